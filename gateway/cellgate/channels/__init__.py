@@ -1,1 +1,1 @@
-"""The Jupyter channels of a session: its WebSocket clients, their requests and what they are sent."""
+"""The Jupyter channels of a session: its WebSocket clients, their requests and the messages to them."""

@@ -1,8 +1,8 @@
 """One WebSocket client of a session: its outbox, its socket, and how it reconnects.
 
 A client with a `session_id` outlives its socket for a while: its outbox keeps collecting, and the next socket
-with the same id gets what was collected. This module knows the outbox and a socket to close; ``door`` decides
-what a client is sent, and ``http.jupyter.channels`` does frames and handshakes.
+with the same id gets the collected messages. This module knows the outbox and a socket to close; ``door``
+decides which messages a client gets, and ``http.jupyter.channels`` does frames and handshakes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLOSE_PATIENCE = 2.0
 class ChannelSettings:
     """Limits of the Jupyter door. Durations in seconds, sizes in bytes.
 
-    `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that reconnects. `max_queue`:
+    `replay_seconds`, `replay_bytes`: limits of the messages stored for a client that reconnects. `max_queue`:
     queued cells per session. `silence`: how long a client's system may leave data unacknowledged. `lane`:
     threads for frames that wait on disk.
     """
@@ -49,7 +49,7 @@ class ChannelSettings:
 
 
 class Socket(Protocol):
-    """What a client needs from its WebSocket."""
+    """The calls of a WebSocket that its client makes."""
 
     async def send_frames(self, frames: bytes) -> bool:
         """Write whole frames and return once they have been accepted; False if the socket is gone."""
@@ -77,7 +77,7 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a socket."""
+        """Whether the client has a socket."""
         return self.socket is not None
 
     @property
@@ -86,7 +86,7 @@ class Client:
         return self._outbox.lost is not None
 
     def put(self, message: OutgoingMessage) -> None:
-        """Queue a message for it; never waits."""
+        """Queue a message for the client; never waits."""
         frame = message.frame(self.frames)
         if frame:
             self._outbox.put(frame)
@@ -114,13 +114,13 @@ class Client:
         )
 
     def detach(self) -> None:
-        """Keep messages for the next socket, within tighter limits: this one is gone."""
+        """Detach the lost socket; keep messages for the next one, within tighter limits."""
         self.socket = None
         self._stop_pump()
         self._outbox.limit = self._settings.replay_bytes
 
     def expect_back(self, expired: asyncio.TimerHandle) -> None:
-        """Keep the timer that ends the wait for its return."""
+        """Store the timer that ends the wait for the client's return."""
         self._expiry = expired
 
     def _stop_pump(self) -> None:
@@ -141,7 +141,7 @@ class Client:
         socket.close(TRY_AGAIN_LATER, (self._outbox.lost or "")[:120])
 
     async def close(self, code: int, reason: str) -> None:
-        """Try briefly to write what is pending, then close the socket and discard the client."""
+        """Try briefly to write the pending messages, then close the socket and discard the client."""
         if self._expiry is not None:
             self._expiry.cancel()
         self._outbox.end()

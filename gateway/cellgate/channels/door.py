@@ -1,9 +1,9 @@
-"""The Jupyter door of one session: its clients, their requests to the kernel, and what they are sent.
+"""The Jupyter door of one session: its clients, their requests to the kernel, and the messages to them.
 
-The session's single connection to its kernel stays the only reader; the door distributes what it reads. An
+The session's single connection to its kernel stays the only reader; the door distributes its messages. An
 execute_request becomes an execution in the session's queue, recorded like any other; all other messages go to
-the kernel immediately. Replies go to the requester, iopub messages to everybody. The door knows no socket and
-no HTTP.
+the kernel immediately. Replies go to the requester, iopub messages to all clients. The door knows no socket
+and no HTTP.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class DoorHost(Protocol):
         """Remove an execution from the queue."""
 
     def revive(self) -> None:
-        """Get a fresh kernel if there is none."""
+        """Start a fresh kernel if there is none."""
 
     def attend_door(self) -> None:
-        """Listen to the kernel while there are clients: the first has come or the last has gone."""
+        """Listen to the kernel while there are clients: called when the first comes or the last goes."""
 
     def hold_back(self) -> None:
-        """Slow the kernel down: messages for some client arrive faster than the disk can take them."""
+        """Slow the kernel down: messages for some client arrive faster than the disk can store them."""
 
 
 class Door:
-    """All clients of one session. `open_space`: of the session's principal, for what they do not read."""
+    """All clients of one session. `open_space`: opens its principal's disk space, for unread messages."""
 
     def __init__(self, host: DoorHost, settings: ChannelSettings, open_space: Opener) -> None:
         self.settings = settings
@@ -103,11 +103,11 @@ class Door:
 
     @property
     def crowded(self) -> bool:
-        """Whether messages for some client arrive faster than the disk can take them."""
+        """Whether messages for some client arrive faster than the disk can store them."""
         return self._frames.crowded
 
     async def room(self) -> None:
-        """Return when it is not `crowded`."""
+        """Wait until the door is not `crowded`."""
         await self._frames.room()
 
     def connect(self, session_id: str, frames: Subprotocol) -> Client:
@@ -145,7 +145,7 @@ class Door:
         self._closings.start(client.close(GOING_AWAY, reason), "close client")
 
     async def close(self) -> None:
-        """Tell the clients that the session has ended, and close them once they have what is pending."""
+        """Tell the clients that the session has ended, and close each after its pending messages."""
         self.tell("dead")
         for client in tuple(self._clients.values()):
             self._close_later(client, "The kernel has ended")
@@ -167,7 +167,7 @@ class Door:
                 self._refuse(client, message, InvalidInput("A cell is sent on the shell channel"))
             return
         if msg_type == BRANCH_REQUEST:
-            # The kernel would fork beside all limits, for nobody. No client asks for that by mistake.
+            # The kernel would fork outside all limits, to no use. No client sends this by mistake.
             logger.debug("Dropped a request for a branch, which only the gateway makes")
             return
         if message.channel is Channel.STDIN:
@@ -229,7 +229,7 @@ class Door:
     # To clients
 
     def receive(self, message: Message) -> None:
-        """Pass a message from the kernel on to clients."""
+        """Pass a message from the kernel on to its clients."""
         if not self._clients or message.left_out:
             return
         if message.msg_type == "error" and message.channel is Channel.IOPUB:
@@ -256,12 +256,12 @@ class Door:
                 client.put(outgoing)
 
     def _note_error(self, msg_id: str) -> None:
-        """Let the error abort cells queued now; those sent later were sent knowing of it, and run."""
+        """Let the error abort the cells queued now. Later cells were sent knowing of the error, and run."""
         if msg_id in self._order and msg_id not in self._doomed:
             self._doomed[msg_id] = [run.id for run in self._host.waiting_messages()]
 
     def finished(self, run: ExecutionRun) -> None:
-        """Send an ended run's requester what the kernel did not, and abort the cells after it."""
+        """Send an ended run's requester the messages the kernel did not send, and abort later cells."""
         request = run.request.message
         if request is None:
             return
@@ -287,7 +287,7 @@ class Door:
             expected.client.put(OutgoingMessage(expected.idle))
 
     def _explain(self, request: Message, run: ExecutionRun, outcome: Outcome) -> None:
-        """Show why there is no more output, except after an abort, which clients expect."""
+        """Show why there is no more output. An abort is left out: clients expect it."""
         if outcome.cause != "aborted":
             content = error_content(*_reason(run, outcome))
             self._broadcast(answer_to(request, Channel.IOPUB, "error", content))
@@ -309,13 +309,13 @@ class Door:
     def kernel_gone(self, *, asked: bool) -> None:
         """Note that the kernel has ended or is being replaced; `asked`: because of a requested restart.
 
-        To Jupyter's clients, `restarting` means that the kernel died by itself, and JupyterLab says so.
+        For Jupyter's clients, `restarting` means that the kernel died on its own, and JupyterLab shows that.
         """
         self._asking = None
         self.tell("starting" if asked else "restarting")
 
     def kernel_ready(self, kernel: Kernel) -> None:
-        """Send a fresh kernel the messages that clients sent in between."""
+        """Send a fresh kernel the messages that clients sent meanwhile."""
         self.tell("idle")
         while self._held:
             try:

@@ -1,12 +1,12 @@
-"""Frames that clients of one kernel have not read, on disk: each is kept once, however many clients want it.
+"""A log on disk of the frames that a kernel's clients have not read: one copy, however many clients need it.
 
 `KernelFrames` belongs to one session. It has a `FrameLog` for each format that its clients have negotiated,
-and knows how much waits in memory for all of them. A log is a sequence of bytes with addresses: frames are
-added at its end, written to unlinked files in threads, and read from any address. What all of its readers
-have passed is removed, a file at a time. How much may be kept is not decided here but by
-``record.spill_ledger``; when that wants room, the reader that is furthest behind gives way.
+and counts the bytes that wait in memory for all of them. A log is a sequence of bytes with addresses: frames
+are added at its end, written to unlinked files in threads, and read from any address. Files that all readers
+have passed are removed. ``record.spill_ledger`` limits the space; when it needs room, the reader that is
+furthest behind gives way.
 
-It knows no socket and no message; ``outbox`` is the reader.
+This module knows no socket and no message; ``outbox`` is the reader.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cellgate_kernels.protocol.websocket import Subprotocol
 CHUNK = 256 * 1024
 SPILL = 4 * MIB
 CROWDED = 8 * MIB
-"""With more bytes than this waiting to be written to the file, the kernel should wait for the disk."""
+"""The bytes waiting to be written to the file beyond which the kernel should wait for the disk."""
 SMALLEST_FILE, LARGEST_FILE = 4 * MIB, 64 * MIB
-"""A log's file is an eighth of what the log holds, within these bounds: few files, and soon passed by all."""
+"""The bounds of a file, which is an eighth of its log: then files are few, and soon passed by all readers."""
 
 NO_ROOM = "This client reads too slowly: others need the space on disk"
 STANDING = "This client reads too slowly, and the disk can't keep what waits for it"
@@ -40,8 +40,8 @@ STANDING = "This client reads too slowly, and the disk can't keep what waits for
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    """In bytes. `memory`: of all clients of a kernel, before files are used; `unwritten`: waiting to be
-    written to one; `total`: of one client.
+    """Limits in bytes. `memory`: of all clients of a kernel, before files are used; `unwritten`: waiting for
+    a file; `total`: of one client.
     """
 
     memory: int = 8 * MIB
@@ -50,17 +50,17 @@ class OutboxLimits:
 
 
 class Reader(Protocol):
-    """Who reads a log."""
+    """A reader of a log."""
 
     @property
     def position(self) -> int | None:
         """The address of the first frame that it has not read; None if it has read all of its frames."""
 
     def lose(self, why: str) -> None:
-        """Want no more frames, because of this."""
+        """Discard the reader's frames, for this reason."""
 
     def wake(self) -> None:
-        """Look again whether frames can be read."""
+        """Check again whether frames can be read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +81,7 @@ class _File:
 
 
 class FrameLog:
-    """The frames of one format. Its addresses never begin anew."""
+    """The frames of one format. Addresses are never reused."""
 
     def __init__(self, frames: KernelFrames, open_space: Opener) -> None:
         self._lane = frames.lane
@@ -103,29 +103,29 @@ class FrameLog:
 
     @property
     def crowded(self) -> bool:
-        """Whether frames arrive faster than the disk can take them, however slowly clients read."""
+        """Whether frames arrive faster than the disk can store them, however slowly clients read."""
         return not self._uncrowded.is_set()
 
     async def room(self) -> None:
-        """Return when it is not `crowded`."""
+        """Wait until the log is not `crowded`."""
         await self._uncrowded.wait()
 
     @property
     def size(self) -> int:
-        """Bytes on the disk."""
+        """The log's bytes on disk."""
         return sum(file.size for file in self._files)
 
     def join(self, reader: Reader) -> None:
-        """Keep what this reader has not read."""
+        """Keep the frames that this reader has not read."""
         self._readers[reader] = None
 
     def leave(self, reader: Reader) -> None:
-        """Keep nothing for this reader."""
+        """Keep no frames for this reader any more."""
         self._readers.pop(reader, None)
         self.tidy()
 
     def add(self, frame: bytes) -> tuple[int, int]:
-        """Keep a frame; returns where it begins and ends. Readers who want the same one share it."""
+        """Add a frame; return its start and end. Readers of the same frame share it."""
         if frame is self._last:
             return self._end - len(frame), self._end
         if self._tail and self._tail_size + len(frame) > self.limits.unwritten:
@@ -145,7 +145,7 @@ class FrameLog:
     async def read(self, start: int, end: int) -> bytes | None:
         """Return the next whole frames from `start` up to `end`; None if not written yet. Raises OSError.
 
-        Both are where some frame begins or ends.
+        `start` and `end` are bounds of frames.
         """
         if start >= self._written:
             return None
@@ -156,16 +156,16 @@ class FrameLog:
     # Space
 
     def stalled_since(self) -> float | None:
-        """Return None: clients of a kernel are not asked how long they have not read."""
+        """Return None: slow clients of a kernel are not distinguished by time."""
         return None
 
     def give_way(self, *, to_own: bool) -> bool:
-        """Lose whoever is furthest behind."""
+        """Discard the frames of the reader that is furthest behind."""
         behind = [(position, reader) for reader in self._readers if (position := reader.position) is not None]
         if not behind:
             return False
         first = min(position for position, _ in behind)
-        # One after the other would free nothing before the last of those that are at the same place.
+        # All readers at the same place: one by one, only the last would free space.
         for position, reader in behind:
             if position == first:
                 reader.lose(NO_ROOM)
@@ -173,7 +173,7 @@ class FrameLog:
         return True
 
     def tidy(self) -> None:
-        """Remove what all readers have passed."""
+        """Remove the files that all readers have passed."""
         positions = [position for reader in self._readers if (position := reader.position) is not None]
         if not positions:
             self._tail.clear()
@@ -181,7 +181,7 @@ class FrameLog:
             self._last = None
             self._uncrowded.set()
         first = min(positions, default=self._end)
-        # The last file is written to, so it goes only with everything else.
+        # The last file is still written to, so it is removed only when the log is empty.
         while self._files and self._files[0].end <= first and self._may_go(first):
             gone = self._files.popleft()
             self._ends.free(gone.file.close, self._space, gone.size)
@@ -218,7 +218,7 @@ class FrameLog:
             self._last = None
         if self._tail_size < CROWDED // 2:
             self._uncrowded.set()
-        # Others may give way for it; so may all who want it.
+        # Other readers may give way for it; so may all readers of these frames.
         self._space.take(size)
         written = False
         try:
@@ -238,7 +238,7 @@ class FrameLog:
         start = self._end - self._tail_size - size
         most = max(SMALLEST_FILE, min(LARGEST_FILE, self.size // 8))
         last = self._files[-1] if self._files else None
-        # What nobody wanted any more was not written: the next file begins behind it.
+        # Frames without readers were not written: the next file begins after them.
         if last is None or last.end != start or (last.size and last.size + size > most):
             last = _File(await self._lane.run(UnnamedFile, self._folder), start)
             self._files.append(last)
@@ -255,7 +255,7 @@ class FrameLog:
         self.tidy()
 
     async def close(self) -> None:
-        """Remove everything; nobody reads any more."""
+        """Remove all files; no reader is left."""
         self._readers.clear()
         self.tidy()
         await self._tasks.finished()
@@ -265,14 +265,14 @@ class FrameLog:
 
 
 class Waiting:
-    """Bytes that wait in memory, for all clients of a kernel."""
+    """The number of bytes that wait in memory, for all clients of a kernel."""
 
     def __init__(self) -> None:
         self.size = 0
 
 
 class KernelFrames:
-    """What waits for the clients of one session: some in memory, the rest in logs."""
+    """The frames that wait for the clients of one session: some in memory, the others in logs."""
 
     def __init__(self, folder: Path, limits: OutboxLimits, lane: Lane, open_space: Opener) -> None:
         self.folder = folder
@@ -291,22 +291,22 @@ class KernelFrames:
 
     @property
     def crowded(self) -> bool:
-        """Whether frames arrive faster than the disk can take them, however slowly clients read."""
+        """Whether frames arrive faster than the disk can store them, however slowly clients read."""
         return any(log.crowded for log in self._logs.values())
 
     async def room(self) -> None:
-        """Return when it is not `crowded`."""
+        """Wait until no log is `crowded`."""
         for log in tuple(self._logs.values()):
             await log.room()
 
     async def close(self) -> None:
-        """Remove everything; nobody reads any more."""
+        """Remove all files; no reader is left."""
         for log in self._logs.values():
             await log.close()
 
 
 def joined(frames: deque[bytes]) -> bytes:
-    """Take the first frames: as many as fit into a chunk, or one."""
+    """Remove and return the first frames: as many as fit into a chunk, at least one."""
     first = frames.popleft()
     size = len(first)
     if not frames or size >= CHUNK:

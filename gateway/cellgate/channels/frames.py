@@ -1,8 +1,8 @@
 """Kernel messages as WebSocket frames: each is encoded once per subprotocol, however many clients there are.
 
-Pure. ``cellgate_kernels.protocol.websocket`` makes the payloads; here they get their frame header (RFC 6455,
+Pure. ``cellgate_kernels.protocol.websocket`` makes the payloads; this module adds the frame header (RFC 6455,
 section 5.2), so that many small messages go out in one write. A server's frames are unmasked. They are never
-compressed: kernels and clients are close by, and it would cost more than it saves.
+compressed: kernels and clients are close by, and compression would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OutgoingMessage:
         self._frames: dict[Subprotocol, bytes] = {}
 
     def frame(self, wanted: Subprotocol) -> bytes:
-        """Return the whole WebSocket frame; empty if a text frame can't hold it and nobody waits for it."""
+        """Return the whole WebSocket frame; empty if a text frame can't hold it and no client needs it."""
         if (known := self._frames.get(wanted)) is not None:
             return known
         if not self._frames and self._message.is_text is None:

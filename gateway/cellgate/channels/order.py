@@ -1,6 +1,6 @@
-"""The order in which the requester of a cell sees its end: all output, then execute_reply, then idle.
+"""The order of a cell's end for its requester: all output, then execute_reply, then idle.
 
-The last two arrive on different sockets of the kernel, so either may be first; it is then held until the
+Reply and idle arrive on different sockets of the kernel, so either may be first; the first is held until the
 other one has arrived. Some clients stop listening at the reply and some at idle, so they lose output if the
 order differs. Pure: messages in, messages to deliver out. Source: jupyter-client's "Messaging in Jupyter",
 "Kernel status".
@@ -40,7 +40,7 @@ class EndOrder(Generic[Client]):
         self._expected[msg_id] = Expected(client)
 
     def forget(self, msg_id: str) -> Expected[Client] | None:
-        """Stop awaiting it; returns what has arrived of it, or None if it had ended."""
+        """Stop awaiting a request; return the arrived parts of its end, or None if it had ended."""
         return self._expected.pop(msg_id, None)
 
     def awaiting(self, message: Message) -> Client | None:
@@ -57,7 +57,7 @@ class EndOrder(Generic[Client]):
         return None
 
     def take(self, message: Message) -> tuple[Message, ...]:
-        """Hold a message that `awaiting` recognised; returns both, in order, once both have arrived."""
+        """Hold a message that `awaiting` recognised; return both, in order, once both have arrived."""
         found = self._expected[message.parent.msg_id]
         if message.channel is Channel.IOPUB:
             found.idle = message

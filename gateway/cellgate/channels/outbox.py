@@ -1,10 +1,10 @@
 """Frames waiting to be written to one WebSocket: in memory at first, then in the log of its kernel's frames.
 
 Frames are added without waiting and taken in order as chunks of whole frames, so that a slow client delays
-neither the record nor other clients. It knows no socket: ``client`` writes the chunks; and no file:
-``frame_log`` keeps what all clients of a kernel have not read. Beyond its limits, or when others need the
-room, an outbox is discarded as a whole, with a reason, because a client is better off knowing of a loss than
-missing a message in the middle.
+neither the record nor other clients. ``client`` writes the chunks to a socket; ``frame_log`` has the files of
+frames that a kernel's clients have not read. Beyond its limits, or when others need the room, an outbox is
+discarded as a whole, with a reason: a known loss is better for a client than a missing message in the middle.
+
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cellgate.channels.frame_log import FrameLog, joined
 from cellgate_kernels.base.errors import in_brief
 
 OWN = 64 * 1024
-"""Bytes that each client may have in memory, whatever the others of its kernel have there."""
+"""The bytes that each client may have in memory, whatever other clients of its kernel use."""
 MOST_RUNS = 50_000
-"""Stretches of the log that wait for one client: what only others were sent lies between them."""
+"""The most stretches of the log that wait for one client; between them are frames for others only."""
 
 
 class OutboxLost(Exception):
@@ -29,8 +29,8 @@ class OutboxLost(Exception):
 class Outbox:
     """Frames of one client. Its only reader repeats: `take`, write, `written`.
 
-    `size`: pending bytes; `limit`: their maximum; `lost`: why pending frames were discarded, if they were,
-    which `was_lost` is told.
+    `size`: pending bytes; `limit`: their maximum; `lost`: the reason why pending frames were discarded, if
+    they were; `was_lost` is called then.
     """
 
     def __init__(self, log: FrameLog, was_lost: Callable[[], None] = lambda: None) -> None:
@@ -43,7 +43,7 @@ class Outbox:
         self._was_lost = was_lost
         self._head: deque[bytes] = deque()
         self._head_size = 0
-        # In the log: where each begins and ends.
+        # In the log: the start and end of each stretch.
         self._runs: deque[tuple[int, int]] = deque()
         self._taken: bytes | None = None
         self._is_awaited = False
@@ -57,11 +57,11 @@ class Outbox:
         return self._runs[0][0] if self._runs else None
 
     def wake(self) -> None:
-        """Look again whether the log has frames."""
+        """Check again whether the log has frames."""
         self._wake.set()
 
     def put(self, frame: bytes) -> bool:
-        """Add a frame; returns whether this made the outbox lost. Does nothing once it is lost or ended."""
+        """Add a frame; return whether the outbox became lost by it. Does nothing once it is lost or ended."""
         if self.lost is not None or self._ended:
             return False
         size = len(frame)
@@ -79,11 +79,11 @@ class Outbox:
         return False
 
     def _fits(self, size: int) -> bool:
-        """Return whether the frame may wait in memory, however long; what is awaited leaves it at once."""
+        """Return whether the frame fits in memory; a frame that is awaited leaves it at once."""
         return self._memory.size + size <= self._most or self._head_size + size <= OWN
 
     def _keep(self, frame: bytes) -> bool:
-        """Have the log keep the frame; False if that was too much."""
+        """Add the frame to the log; return False if the outbox's limit is exceeded."""
         start, end = self._log.add(frame)
         if self.lost is not None:
             return False
@@ -97,7 +97,7 @@ class Outbox:
         return True
 
     def end(self) -> None:
-        """Accept no more frames; `take` returns what is left and then None."""
+        """Accept no more frames; `take` returns the remaining ones and then None."""
         self._ended = True
         self._wake.set()
 
@@ -122,7 +122,7 @@ class Outbox:
         return self._taken
 
     async def _frames(self) -> None:
-        """Wait for frames: there are none."""
+        """Wait for the next frame, as there is none."""
         self._is_awaited = True
         try:
             await self._wake.wait()
@@ -141,13 +141,13 @@ class Outbox:
         try:
             chunk = await self._log.read(start, end)
         except OSError as error:
-            # What it reads was removed if it has been lost meanwhile.
+            # If the outbox was lost meanwhile, its frames were removed from the log.
             if self.lost is None:
                 self.lose(f"What waited for this client can't be read: {in_brief(error)}")
             return None
         if chunk is None or self.lost is not None:
             return None
-        # More may have been added to the run in the meantime.
+        # More frames may have been added to the run meanwhile.
         start, end = start + len(chunk), self._runs.popleft()[1]
         if start < end:
             self._runs.appendleft((start, end))
@@ -169,7 +169,7 @@ class Outbox:
         self._wake.set()
 
     def close(self) -> None:
-        """Discard what is left; call it when nobody takes frames any more."""
+        """Discard the remaining frames; called when no caller takes frames any more."""
         self.end()
         self.lost = "closed"
         self._discard()

@@ -1,8 +1,8 @@
-"""What the gateway reads of a client's message: of an execute_request, the request that a session runs.
+"""The parts of a client's message that the gateway reads: an execute_request becomes a session's request.
 
-Pure. Content is weighed before it is decoded, and large metadata is not read at all. The message itself goes
-to the kernel unchanged except for `stop_on_error`: cells reach a kernel one at a time, so the session's queue
-decides what an error aborts, and a kernel that was asked to abort would also abort a cell that arrives just
+Pure. Content is weighed before it is decoded, and large metadata is not read at all. The message goes to the
+kernel unchanged except for `stop_on_error`. Cells reach a kernel one at a time, so the session's queue
+decides which cells an error aborts. A kernel that aborts as well would also abort a cell that arrives just
 after the failed one.
 """
 
@@ -22,7 +22,7 @@ from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy, weigh
 from cellgate_kernels.protocol.messages import Channel, MalformedMessage, Message
 
 MOST_WEIGHT = 1024 * 1024
-"""Bytes that the objects in an execute_request's content may take in memory; its code is not among them."""
+"""The most bytes of memory for the objects in an execute_request's content, without its code."""
 
 
 class _Content(msgspec.Struct):
@@ -55,9 +55,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A client's message, and what the gateway has read of it.
+    """A client's message, and the parts that the gateway has read.
 
-    `cell`: what an execute_request asks for, or why it can't be run. `restart`: whether a shutdown_request
+    `cell`: the request of an execute_request, or why it can't be run. `restart`: whether a shutdown_request
     asks for another kernel.
     """
 
@@ -67,7 +67,7 @@ class Received:
 
 
 def received(message: Message) -> Received:
-    """Return the message and what is read of it. Slow for a large message: call it in a thread then."""
+    """Return the message and its parts. Slow for a large message: then call this in a thread."""
     if message.msg_type == "execute_request" and message.channel is Channel.SHELL:
         try:
             return Received(message, execute_request(message))

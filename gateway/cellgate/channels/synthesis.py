@@ -1,6 +1,6 @@
 """Messages that the gateway sends to clients in place of a kernel: statuses, refusals, lost replies.
 
-Pure. ``door`` decides when they are sent. They look like a kernel's, because clients treat them as such.
+Pure. ``door`` decides when they are sent. They look like a kernel's messages: clients treat them as such.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def error_content(ename: str, evalue: str) -> dict[str, Any]:
 
 
 def failed_reply(request: Message, ename: str, evalue: str) -> Message:
-    """Return an execute_reply for a cell that did not end by itself."""
+    """Return an execute_reply for a cell that did not end on its own."""
     content = {"status": "error", "execution_count": None, **error_content(ename, evalue)}
     return answer_to(request, Channel.SHELL, "execute_reply", content)
 
 
 def aborted_reply(request: Message) -> Message:
-    """Return an execute_reply for a cell that was not run because one before it failed."""
+    """Return an execute_reply for a cell that was not run because an earlier one failed."""
     return answer_to(request, Channel.SHELL, "execute_reply", {"status": "aborted"})

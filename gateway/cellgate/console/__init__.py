@@ -1,1 +1,1 @@
-"""The console in the browser: its files, and who is signed in to it."""
+"""The console in the browser: its files, and its sign-ins."""

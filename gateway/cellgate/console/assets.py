@@ -1,8 +1,8 @@
-"""The files of the console's page, as browsers get them.
+"""The files of the console's page, in the form that browsers receive.
 
-What there is, is looked up once, at the start: a request names a file of that table, or nothing, so that no
-path is ever made from one. A file is read, hashed and compressed when it is first asked for, in a thread, and
-then kept. ``http.console`` sends them, and says under which policies.
+The files are listed once, at the start: a request names a file in that table, or none, so that no path is
+ever made from a request. A file is read, hashed and compressed at its first request, in a thread, and then
+kept. ``http.console`` sends the files, with their policies.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from cellgate_kernels.base.threads import Lane
 STATIC: Final = Path(__file__).with_name("static")
 PAGE: Final = "index.html"
 FRAME: Final = "frame.html"
-"""The page that outputs are shown in: hostile, so it has an origin of its own and a policy of its own."""
+"""The page that shows outputs: hostile, so it has an origin and a policy of its own."""
 MOST_FILES: Final = 4096
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of one file."""
+"""The most bytes of one file."""
 TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -42,7 +42,7 @@ TYPES: Final = {
     ".woff": "font/woff",
     ".woff2": "font/woff2",
 }
-"""The types of files that are served; others, such as notes for developers, are not."""
+"""The types of served files; others, such as notes for developers, are left out."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._/@+-]+")
 _PACKED: Final = frozenset({".png", ".woff", ".woff2"})
 _VERSION: Final = re.compile(r".-[0-9]")
@@ -53,7 +53,7 @@ _LEAST_GAIN: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file. `zipped`: the same compressed, None where that gains nothing. `tag`: for both of them."""
+    """A file. `zipped`: its compressed form, None if that is no smaller. `tag`: for both forms."""
 
     name: str
     kind: str
@@ -63,14 +63,14 @@ class Asset:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether its name has its version, so that what a browser has is right for ever."""
+        """Whether the file's name has its version, so that browsers may cache it for ever."""
         folder, _, rest = self.name.partition("/")
         package, _, file = rest.partition("/")
         return folder == "vendor" and file != "" and _VERSION.search(package) is not None
 
     @property
     def is_for_frames(self) -> bool:
-        """Whether a page without our origin may load it: the frames of outputs do."""
+        """Whether a page of another origin may load the file: the frames of outputs do."""
         return self.name.startswith(_FOR_FRAMES)
 
 
@@ -94,14 +94,14 @@ class Assets:
         path = self._paths.get(name)
         if path is None:
             raise NotFound("The console has no such file")
-        async with self._reading:  # one after the other: nobody compresses the same file at the same time
+        async with self._reading:  # one after another, so that no file is compressed twice
             if name not in self._read:
                 self._read[name] = await self._lane.run(_load, name, path)
         return self._read[name]
 
 
 def _listed(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files that are served, by name; links are not followed."""
+    """Yield the served files, by name; links are not followed."""
     found = 0
     for where, _, files in os.walk(folder):
         for file in sorted(files):
@@ -116,7 +116,7 @@ def _listed(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _load(name: str, path: Path) -> Asset:
-    """Read a file. Raises StorageError."""
+    """Read and compress a file. Raises StorageError."""
     try:
         body = read_regular(path, MOST_BYTES + 1, follow=False)
     except OSError as error:
@@ -127,6 +127,6 @@ def _load(name: str, path: Path) -> Asset:
     if path.suffix not in _PACKED:
         smaller = gzip.compress(body, _LEVEL, mtime=0)
         zipped = smaller if len(smaller) < _LEAST_GAIN * len(body) else None
-    # Weak, as it names both forms.
+    # A weak tag, as it names both forms.
     tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     return Asset(name, TYPES[path.suffix], body, zipped, tag)

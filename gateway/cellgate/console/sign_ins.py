@@ -1,7 +1,7 @@
-"""Who is signed in to the console: by a ticket, or by a token that the page's form was given.
+"""The sign-ins to the console: by a ticket, or by a token entered in the page's form.
 
-A sign-in is worth what its login is worth: it ends when that does, after a day, or when its user signs out.
-The connections that it opened end with it; whoever closes them is told by `follow`. ``principals.tickets``
+A sign-in lasts as long as its login, at most a day, or until its user signs out. The connections that it
+opened end with it; the callback given to `follow` closes them. ``principals.tickets``
 keeps the sign-ins, ``http`` has the cookies.
 """
 
@@ -17,25 +17,25 @@ from cellgate.identity.tickets import Tickets
 from cellgate_kernels.base.tasks import Supervisor
 
 LOOK_SECONDS: Final = 15.0
-"""Between two looks for sign-ins that are over by the clock."""
+"""The seconds between two checks for expired sign-ins."""
 IN_USE_SECONDS: Final = 600.0
-"""How long after its last request a sign-in counts as one in use."""
+"""The seconds after its last request for which a sign-in counts as in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleGrant:
-    """What was permitted: all that `login` may do."""
+    """A grant of all permissions of `login`."""
 
     login: Login
 
     @property
     def is_open(self) -> bool:
-        """Always: there is a console as long as there is a gateway."""
+        """Whether the grant is open: always, as the console exists as long as the gateway."""
         return True
 
 
 class SignIns:
-    """All sign-ins. `is_valid`: whether a login still is. `follow` once, `close` at the end."""
+    """All sign-ins. `is_valid`: whether a login still is. Call `follow` once, `close` at the end."""
 
     def __init__(
         self, is_valid: Callable[[Login], bool], *, clock: Callable[[], float] = time.monotonic
@@ -45,16 +45,16 @@ class SignIns:
         self._tasks = Supervisor()
 
     def ticket(self, login: Login) -> str:
-        """Return a ticket, which signs in as `login` once and not for long."""
+        """Return a ticket that signs in as `login` once, and soon expires."""
         return self._kept.issue(ConsoleGrant(login))
 
     def peek(self, ticket: str) -> Login | None:
-        """Whom a ticket would sign in; it can still be redeemed. None for one that is not good."""
+        """Return the login that a ticket would give, without redeeming it; None for an invalid ticket."""
         grant = self._kept.peek(ticket)
         return None if grant is None else grant.login
 
     def redeem(self, ticket: str) -> tuple[str, Login] | None:
-        """Return the secret for a browser and its login; None for a ticket that is not good."""
+        """Return the secret for a browser and its login; None for an invalid ticket."""
         redeemed = self._kept.redeem(ticket)
         return None if redeemed is None else (redeemed[0], redeemed[1].login)
 
@@ -63,10 +63,10 @@ class SignIns:
         return self._kept.sign_in(ConsoleGrant(login))
 
     def find(self, secrets: Iterable[str]) -> tuple[str, Login] | None:
-        """Return a secret of these that is good, and its login; None if there is none.
+        """Return the valid secret among these, and its login; None without one.
 
-        Also None if they are of different logins: somebody has added theirs, so that what the user does would
-        happen in their name.
+        Also None if they are of different logins: then somebody has added their own, to have the user act in
+        their name.
         """
         found = [
             (secret, grant.login) for secret in secrets if (grant := self._kept.find(secret)) is not None
@@ -100,5 +100,5 @@ class SignIns:
         return LOOK_SECONDS
 
     async def close(self) -> None:
-        """Stop removing sign-ins that have run out."""
+        """Stop removing expired sign-ins."""
         await self._tasks.cancel()

@@ -33,13 +33,13 @@ from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
 
 PREFIX = "azure-"
-"""What the keys of the sessions begin with."""
+"""The prefix of the sessions' keys."""
 IDLE = 300.0
-"""Seconds without use after which a session ends, as there by default."""
+"""The seconds without use after which a session ends, Azure's default."""
 MOST_IDENTIFIER = 1024
-"""Characters. Azure takes 128."""
+"""The most characters of an identifier. Azure takes 128."""
 MOST_LISTED = 10_000
-"""Files in one answer."""
+"""The most files in one answer."""
 CODE_TYPES = frozenset({"inline", "inlinetext"})
 
 
@@ -69,7 +69,7 @@ class AzureHandler(DoorAccess):
         return "application/json; charset=utf-8", encode(told)
 
     def parameter(self, name: str) -> str:
-        """Return a parameter of the query; "" if it is not there. Raises InvalidInput."""
+        """Return a parameter of the query; "" if it is missing. Raises InvalidInput."""
         try:
             return self.request.query_arguments.get(name, [b""])[-1].decode()
         except UnicodeDecodeError:
@@ -77,7 +77,7 @@ class AzureHandler(DoorAccess):
 
     @property
     def newer(self) -> bool:
-        """Whether the request is one of the newer API, where both have the same path."""
+        """Whether the request is for the newer API, where both have the same path."""
         return is_newer(self.parameter("api-version"))
 
     @property
@@ -96,7 +96,7 @@ class AzureHandler(DoorAccess):
         return key
 
     def wanted(self) -> SessionBody:
-        """Return the session, as it is made if there is none."""
+        """Return the session, made if there is none."""
         usual = self.services.sessions.terms.default_limits(self.owner).idle_timeout
         return SessionBody(
             session=self.key(),
@@ -106,7 +106,7 @@ class AzureHandler(DoorAccess):
 
 
 class AzureRunHandler(AzureHandler, DoorHandler):
-    """A handler that runs something in the session."""
+    """A handler that runs a cell or a program in the session."""
 
     async def run_cell(self, work: Work) -> tuple[Session, ExecutionRun]:
         """Run a cell to its end; it is interrupted when its client leaves."""
@@ -145,7 +145,7 @@ class CodeHandler(AzureRunHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Run a cell and answer its output and value; one that fails is a 200 too."""
+        """Run a cell and answer its output and value; a failed cell is answered with 200 too."""
         session, run = await self.run_cell((await self.body(OldBody)).properties)
         if not self.disconnected:
             archive, row = self.services.sessions.archive, session.row
@@ -157,7 +157,7 @@ class AzureExecutionsHandler(AzureRunHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Run a cell or a command and answer its result; one that fails is a 200 too."""
+        """Run a cell or a command and answer its result; a failed one is answered with 200 too."""
         work = await self.body(Work)
         if (work.code is None) == (work.shell_command is None):
             raise InvalidInput("Give either code or shellCommand")
@@ -229,7 +229,7 @@ class AzureFilesHandler(AzureFolderHandler):
 
     @requires(Permission.FILES)
     async def get(self) -> None:
-        """Answer with all files, those in folders too; with none of a session that there never was."""
+        """Answer with all files, also those in folders; with none if the session never existed."""
         key, folder, newer = self.key(), self.folder(), self.newer
         try:
             page = await self.page(key, limit=MOST_LISTED, after=f"{folder}/" if folder else "")
@@ -276,7 +276,7 @@ class AzureSessionHandler(AzureHandler):
 
     @requires(Permission.RUN)
     async def delete(self) -> None:
-        """End it, and remove its files; 204 also if there is none."""
+        """End the session, and remove its files; 204 also if there is none."""
         key = self.key()
         with suppress(NotFound):
             await self.services.sessions.manager.delete(self.owner, key)

@@ -32,13 +32,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_FILES = 200
-"""That a request may bring. Each has an event in the record."""
+"""The most files in a request. Each has an event in the record."""
 HOMES = ("/home/user/", "/mnt/data/", "/workspace/")
-"""Names of the workspace, as the models know it that write for other systems."""
+"""Names of the workspace in the code of models that write for other systems."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The body of a foreign request. Fields that no door uses are passed over."""
+    """The body of a foreign request. Fields that no door uses are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of it. `files`: those that were wanted, by path."""
+    """The result of a script. `files`: the requested ones, by path."""
 
     result: Result
     files: Mapping[str, bytes]
@@ -89,7 +89,7 @@ class DoorAccess(BaseHandler):
 
 
 class DoorHandler(DoorAccess, ExecutionAnswers):
-    """A handler of a door that runs something."""
+    """A handler of a door that runs code."""
 
     async def aside(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `work`, which goes through `size` bytes: in a thread if it would hold up others."""
@@ -226,6 +226,6 @@ class DoorHealthHandler(BaseHandler):
     answered: ClassVar[object]
 
     async def get(self) -> None:
-        """Say so."""
+        """Report that the gateway is running."""
         self.check()
         self.answer(self.answered)

@@ -18,7 +18,7 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 
 LANGUAGES = {"python3": None, "nodejs": "javascript"}
-"""Dify's names, and ours; None for the default kernel's."""
+"""Dify's names of languages, and ours; None for the default kernel's."""
 TIMEOUT = 50.0
 """Seconds: less than the 60 after which Dify no longer reads."""
 
@@ -61,7 +61,7 @@ class DifyRunHandler(DifyHandler):
 
 
 class DifyDependenciesHandler(DifyHandler):
-    """What scripts may import."""
+    """The packages that scripts may import."""
 
     @requires(Permission.READ)
     async def get(self) -> None:

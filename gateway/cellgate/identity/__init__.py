@@ -1,1 +1,1 @@
-"""Who sends a request: users, tokens, sign-ins, and what is kept of them."""
+"""The senders of requests: users, tokens, sign-ins, and their stored data."""

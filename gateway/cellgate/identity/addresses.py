@@ -1,4 +1,4 @@
-"""Addresses: which of them mean this machine, and which services may be asked for identities. Pure."""
+"""Addresses: which of them mean this machine, and which services are trusted with identities. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def is_loopback(name: str) -> bool:
 def check_url(url: str, what: str, *, plain: bool = False) -> str:
     """Return the URL of a service trusted with identities. Raises InvalidInput that names it `what`.
 
-    It is https, or http of this machine: on a network, anybody could answer in the service's place. With
-    `plain`, http of any host will do.
+    Its scheme must be https, or http on this machine: on a network, any host could answer in the service's
+    place. With `plain`, http of any host is accepted.
     """
     try:
         parts = urlsplit(url)

@@ -1,8 +1,8 @@
-"""Whose a request's token is: asks each way of proving that in turn.
+"""The owner of a request's token, found by trying each way of authentication in turn.
 
-First the gateway's own token and the tokens of its users, then those who vouch for others: an identity
-provider (``oidc``), JupyterHub (``hub``), LibreChat (``librechat``). `http.access` asks for every request, so
-whatever is known is answered at once; only a token that somebody else must be asked about costs a wait.
+First come the gateway's own token and the tokens of its users, then the services that vouch for others: an
+identity provider (``oidc``), JupyterHub (``hub``), LibreChat (``librechat``). `http.access` calls this for
+each request. Known tokens are answered at once; only a token that needs a question to a service has to wait.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from cellgate.identity.tokens import digest
 from cellgate_kernels.base.tasks import Supervisor
 
 MOST_ROLES = 10_000
-"""Principals of others whose roles are remembered."""
+"""The most principals of other services whose roles are remembered."""
 
 
 class LoginListener(DirectoryListener, Protocol):
-    """What the gateway does about logins that end. No method may raise."""
+    """The gateway's reactions to logins that end. No method may raise."""
 
     def open_logins(self) -> Iterable[Login]:
-        """Yield the logins of open connections, and those that browsers or derived tokens stand for."""
+        """Yield the logins of open connections, and the logins behind browsers or derived tokens."""
 
     def end_logins(self) -> None:
-        """Look at the open connections, and at nothing else: this is called often."""
+        """Check the open connections alone, because this is called often."""
 
     def role_changed(self, name: str) -> None:
         """Note that a principal's role has changed."""
 
 
 class Authenticator(Protocol):
-    """Somebody else who vouches for the bearers of tokens.
+    """A service that vouches for the bearers of tokens.
 
-    The logins that it gives are of a class of its own, by which it knows them again.
+    Its logins are of a class of its own, by which it recognises them.
     """
 
     @property
     def prefix(self) -> str:
-        """The beginning of all its principals' names, and of no others; "" if they may be any."""
+        """The prefix of all its principals' names, and of no others; "" if they may be any."""
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """Return the login that a token gives, or how to ask for it; None if the token is not of its kind.
+        """Return a token's login, or the question for it; None if the token is not of the service's kind.
 
         `given`: the token's digest. Both may raise NotAuthenticated, Forbidden and IdentityUnavailable.
         """
 
     def is_valid(self, login: Login) -> bool | None:
-        """Return whether a request with this login would still be served; None if it is another's."""
+        """Return whether a request with this login would still be served; None if another service made it."""
 
     def follow(self, listener: LoginListener) -> None:
-        """Find out about changes from now on."""
+        """Report changes to the listener from now on."""
 
     async def close(self) -> None:
         """Stop following, and close connections."""
@@ -98,12 +98,12 @@ class Authentication:
             raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
     def has_users_of(self, prefix: str) -> bool:
-        """Return whether somebody here vouches for principals whose names begin with this."""
+        """Return whether a service vouches for principals whose names have this prefix."""
         return any(other.prefix == prefix for other in self._others)
 
     @property
     def is_shared(self) -> bool:
-        """Whether there may be others than the administrator, so that it matters as whom somebody acts."""
+        """Whether there may be other principals than the administrator, so that the acting one matters."""
         return bool(self._others) or self.directory.has_users
 
     async def _later(self, ask: Ask, given: bytes, origin: str) -> Login:
@@ -112,9 +112,9 @@ class Authentication:
 
     @contextmanager
     def _telling_of_disabled(self, given: bytes) -> Iterator[None]:
-        """Name the user of a refused token in the audit trail, if it was refused because they are disabled.
+        """Name the user of a refused token in the audit trail, if the refusal is because they are disabled.
 
-        Whoever shows such a token is told no more than the bearer of an unknown one. `given`: its digest.
+        The response is the same as for an unknown token. `given`: the token's digest.
         """
         try:
             yield
@@ -127,7 +127,7 @@ class Authentication:
             ) from error
 
     def admitted(self, login: Login) -> Login:
-        """Return somebody else's login, unless nobody else may vouch for it. Raises InvalidToken."""
+        """Return another service's login, unless no service may vouch for it. Raises InvalidToken."""
         name = login.principal.name
         if name == DEFAULT.principal.name:
             raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")
@@ -143,7 +143,7 @@ class Authentication:
         return login
 
     def _remember(self, principal: Principal) -> None:
-        """Keep the role that others gave a principal last: sessions know their owner by name only."""
+        """Store the role that a service gave a principal last: sessions know only their owner's name."""
         former = self.role_of(principal.name)
         self._roles.pop(principal.name, None)
         if len(self._roles) >= MOST_ROLES:
@@ -153,7 +153,7 @@ class Authentication:
             self._listener.role_changed(principal.name)
 
     def role_of(self, name: str) -> Role:
-        """Return the role of a principal who may have no request at hand; a user's where nothing is known."""
+        """Return the role of a principal, who may have no request at hand; `user` if it is unknown."""
         role = self._roles.get(name)
         return self.directory.role_of(name) if role is None else role
 
@@ -166,7 +166,7 @@ class Authentication:
         return self.directory.is_valid(login)
 
     def follow(self, listener: LoginListener) -> None:
-        """Notice changes from now on, and tell the listener."""
+        """Watch for changes from now on, and notify the listener."""
         self._listener = listener
         self.directory.follow(listener)
         for other in self._others:
@@ -175,7 +175,7 @@ class Authentication:
             self._tasks.repeat(lambda: self._look(listener), "logins by others", pause=LOOK_SECONDS)
 
     async def _look(self, listener: LoginListener) -> float:
-        """Look at all logins in use: those by others end by the clock too."""
+        """Check all logins in use: logins of other services also end by the clock."""
         listener.end_logins()
         return LOOK_SECONDS
 

@@ -1,11 +1,11 @@
-"""Tokens for one thing, derived from a login: whoever has one may use that thing as the login may.
+"""Tokens for one thing, derived from a login: a bearer may use the thing as the login may.
 
-Nothing keeps them. A token names the login that it was made for and proves, by this process's own key, that
-it was made here for this thing. So the same login gets the same token again, it holds for as long as the
-login does, and a restart of the gateway is the end of all of them.
+They are not stored. A token names the login that it was made for and proves, by this process's own key, that
+it was made here for this thing. So the same login gets the same token again, the token is valid as long as
+the login is, and a restart of the gateway ends all derived tokens.
 
-A login by somebody else, such as a Hub, lasts only while they are asked about it: `logins_in_use` says about
-which, because whoever has a derived token doesn't show the one that it is of.
+A login by a service, such as a Hub, lasts only while the gateway keeps asking about it. The bearer of a
+derived token does not show the login's own token. So `logins_in_use` returns the logins to ask about.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Final
 from cellgate.identity.principal import Login
 
 MOST_LOGINS: Final = 10_000
-"""Logins that are remembered; the one that was used least lately is forgotten, with its tokens."""
+"""The most logins that are remembered; the least recently used is dropped, with its tokens."""
 IN_USE_SECONDS: Final = 3600.0
-"""How long after the last use of its tokens a login counts as one in use."""
+"""The seconds after the last use of its tokens for which a login counts as in use."""
 KEY_BYTES: Final = 32
 NAME_DIGITS: Final = 32
-"""Of the part of a token that names its login."""
+"""The digits in a token that name its login."""
 PROOF_DIGITS: Final = 64
 
 
@@ -37,7 +37,7 @@ class _Used:
 
 
 class DerivedTokens:
-    """All derived tokens. `is_valid`: whether a login still is."""
+    """All derived tokens. `is_valid`: returns whether a login is still valid."""
 
     def __init__(
         self, is_valid: Callable[[Login], bool], *, clock: Callable[[], float] = time.monotonic
@@ -46,7 +46,7 @@ class DerivedTokens:
         self._clock = clock
         self._key = secrets.token_bytes(KEY_BYTES)
         self._logins: OrderedDict[str, _Used] = OrderedDict()
-        """By their names; the one that was used last is the last."""
+        """Logins by their names, the most recently used last."""
 
     def make(self, login: Login, thing: str) -> str:
         """Return the token for a thing that this login may use."""
@@ -57,7 +57,7 @@ class DerivedTokens:
         return f"{name}.{self._hash(name, thing)}"
 
     def login(self, token: str, thing: str) -> Login | None:
-        """Return the login that a token for this thing was made for; None if it is not good, or no longer."""
+        """Return the login that a token for this thing was made for; None if either is invalid."""
         if len(token) != NAME_DIGITS + 1 + PROOF_DIGITS or not token.isascii():
             return None
         name, _, proof = token.partition(".")
@@ -70,7 +70,7 @@ class DerivedTokens:
         return used.login
 
     def logins_in_use(self) -> Iterator[Login]:
-        """Yield the logins whose tokens are in use, though no connection may be open at the moment."""
+        """Yield the logins whose tokens are in use, even if no connection is open at the moment."""
         since = self._clock() - IN_USE_SECONDS
         for used in reversed(tuple(self._logins.values())):
             if used.at < since:

@@ -1,8 +1,8 @@
-"""Who a token belongs to, and which secrets there are: what the store of users has, in memory, as it is now.
+"""The owners of tokens, and users' secrets: the content of the store of users, up to date in memory.
 
-A gateway asks `login` for every request, so a look-up is one hash and one dictionary, after `is_behind` has
-asked whether a command has changed the store. A supervised task looks at the store twice a second, too, and
-tells of logins that ended, so that open connections end. Only commands write it (``store.interface``).
+A gateway calls `login` for every request, so a look-up is one hash and one dictionary, after `is_behind` has
+checked whether a command has changed the store. A supervised task also checks the store twice a second and
+reports logins that ended, so that open connections end. Only commands write it (``store.interface``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
 REMOVED_SECONDS = 60.0
 PATIENCE_SECONDS = 30.0
-"""How long a store that can't be read any more is taken for unchanged; then its tokens open nothing."""
+"""The seconds for which an unreadable store is taken for unchanged; then its tokens are invalid."""
 
 
 class DirectoryListener(Protocol):
-    """What the gateway does about changes. No method may raise."""
+    """The gateway's reactions to changes of the store. No method may raise."""
 
     def logins_changed(self) -> None:
-        """Look at the open connections, because some login may have ended."""
+        """Check the open connections, because some login may have ended."""
 
     def user_gone(self, name: str, cause: str) -> None:
         """Note that a user was disabled or removed."""
@@ -43,9 +43,9 @@ class DirectoryListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The content of the store. `next_end`: when the first of the tokens expires.
+    """The content of the store. `next_end`: the time when the first token expires.
 
-    `of_disabled`: the tokens of disabled users, by their digests, without those that were revoked.
+    `of_disabled`: the tokens of disabled users, by their digests, without revoked ones.
     """
 
     users: Mapping[str, User] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a reading found. `stamp`: the store's from before; `error`: why `content` is an older one."""
+    """A reading of the store. `stamp`: its stamp from before; `error`: why `content` is an older one."""
 
     stamp: Hashable
     content: _Known
@@ -67,9 +67,9 @@ class _Reading:
 
 
 class PrincipalDirectory:
-    """Logins by token. `refresh` it once before use, then `follow`; `close` it at the end.
+    """Logins by token. Call `refresh` once before use, then `follow`; `close` at the end.
 
-    `token`: the gateway's own, which makes its bearer the administrator `default`; None: nobody needs one.
+    `token`: the gateway's own, which makes its bearer the administrator `default`; None: no token is needed.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class PrincipalDirectory:
         self._clock = clock
         self._monotonic = monotonic
         self._read = self._content = self._known = _Known()
-        """What the thread has read last, what of it counts since, and that with what time has changed."""
+        """The content read last, the content in use since then, and the content reported to the listener."""
         self._told_of = self._known
         self._listener: DirectoryListener | None = None
         self.generation = 0
-        """How often the content of the store has changed."""
+        """The number of changes of the store's content so far."""
         self._stamp: Hashable = None
-        """That of the store when it was last read, or tried to be."""
+        """The store's stamp at the last reading, even if that failed."""
         self._anew = False
         self._failed_since: float | None = None
         self._told = ""
@@ -113,7 +113,7 @@ class PrincipalDirectory:
 
     def login(self, given: bytes) -> Login | None:
         """Return a token digest's login, if known; any if no token is needed. Raises InvalidToken."""
-        # Digests of secrets that can't be guessed: how long a comparison takes tells nothing about a token.
+        # Digests of secrets that can't be guessed: the time of a comparison reveals nothing about a token.
         if given == self._own:
             return DEFAULT
         login = self._known.logins.get(given)
@@ -124,7 +124,7 @@ class PrincipalDirectory:
         return login
 
     def knows(self, given: bytes) -> bool:
-        """Return whether this is the digest of a token of ours, valid or not, that was not revoked."""
+        """Return whether this is the digest of a token in the store, valid or not, that was not revoked."""
         return given == self._own or given in self._known.logins or given in self._known.of_disabled
 
     def is_valid(self, login: Login) -> bool:
@@ -134,7 +134,7 @@ class PrincipalDirectory:
         return self._known.by_id.get(login.id) == login and not login.expired(self._clock())
 
     def is_disabled(self, name: str) -> bool:
-        """Return whether there is this user, disabled."""
+        """Return whether this user exists and is disabled."""
         user = self._known.users.get(name)
         return user is not None and user.disabled
 
@@ -143,11 +143,11 @@ class PrincipalDirectory:
         return self._known.of_disabled.get(given)
 
     def is_shut_out(self, name: str) -> bool:
-        """Return whether the user is disabled, or was removed so lately that a request may still wait."""
+        """Return whether the user is disabled, or was removed so recently that a request may still wait."""
         return self.is_disabled(name) or self._removed.get(name, 0.0) > self._monotonic()
 
     def role_of(self, name: str) -> Role:
-        """Return the role of a principal who may have no request at hand; a user's where nothing is known."""
+        """Return the role of a principal, who may have no request at hand; `user` if it is unknown."""
         if name == DEFAULT.principal.name:
             return Role.ADMIN
         user = self._known.users.get(name)
@@ -156,17 +156,17 @@ class PrincipalDirectory:
     async def check_secrets(self, owner: str, names: Collection[str]) -> None:
         """Check the owner's secrets. Raises InvalidInput that names a missing one, StorageError."""
         if self.missing_secrets(owner, names):
-            # It may have been set a moment ago.
+            # The secret may have been set a moment ago.
             await self.refresh()
         for name in self.missing_secrets(owner, names):
             raise InvalidInput(f"secrets: there is no secret {name[:40]!r} of {owner}")
 
     def missing_secrets(self, owner: str, names: Collection[str]) -> list[str]:
-        """Return the names of which the owner has no secret."""
+        """Return those of the names for which the owner has no secret."""
         return [name for name in names if (owner, name) not in self._known.secrets]
 
     def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
-        """Return the owner's existing secrets. Raises StorageError that names those that can't be read."""
+        """Return the owner's existing secrets. Raises StorageError naming unreadable ones."""
         boxes = [box for name in names if (box := self._known.secrets.get((owner, name))) is not None]
         if not boxes:
             return []
@@ -177,17 +177,17 @@ class PrincipalDirectory:
     # Following the store
 
     def is_behind(self) -> bool:
-        """Return whether the store has changed since it was last read, or tried to be; `refresh` reads it.
+        """Return whether the store has changed since the last reading or attempt; `refresh` reads it.
 
-        One system call, so that each request can ask: a token works, and a disabled user's does not, from the
-        moment on that the command has returned.
+        This takes one system call, so each request can afford it: a new token works, and a disabled user's
+        stops working, from the moment on that the command has returned.
         """
         return self._users.stamp() != self._stamp
 
     async def catch_up(self) -> None:
-        """Read the store if it has changed, and tell who follows it: what a login had opened is closed then.
+        """Read the store if it has changed, and notify the listener, which closes ended logins' connections.
 
-        What can't be read is the matter of the next look.
+        A store that can't be read is left to the next look.
         """
         with suppress(CellgateError):
             await self.refresh()
@@ -195,7 +195,7 @@ class PrincipalDirectory:
             self._tell_of_changes(self._listener)
 
     def follow(self, listener: DirectoryListener) -> None:
-        """Look at the store from now on, and tell the listener."""
+        """Watch the store from now on, and notify the listener."""
         self._told_of = self._known
         self._listener = listener
         self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
@@ -209,8 +209,8 @@ class PrincipalDirectory:
     async def refresh(self) -> None:
         """Read the store if it has changed. Raises StorageError.
 
-        It counts as read only when its content counts: who asks meanwhile waits for a reading, too. The
-        content of a reading whose caller was cancelled comes with the next.
+        The stamp changes only together with the content: callers meanwhile wait for a reading, too. If a
+        reading's caller was cancelled, the next reading brings its content.
         """
         reading = await self._lane.run(self._look_at_users)
         self._stamp = reading.stamp
@@ -235,7 +235,7 @@ class PrincipalDirectory:
         return LOOK_SECONDS
 
     def _tell_of_changes(self, listener: DirectoryListener) -> None:
-        # Not what was known before this look: somebody who looks for a secret reads it too.
+        # Not the state before this look: a request that searched for a secret may have read the store.
         former = self._told_of
         if self._known is not former or self._clock() >= former.next_end:
             self._tell(former, listener)
@@ -250,7 +250,7 @@ class PrincipalDirectory:
             self._told = error.message
         if now - self._failed_since > PATIENCE_SECONDS and self._known.logins:
             logger.error("Users and tokens could not be read for too long: their tokens open nothing now")
-            # Nobody was removed, as far as we know. What can be read again counts, changed or not.
+            # As far as we know no user was removed. The next successful reading counts, changed or not.
             self._known = replace(self._known, logins={}, by_id={})
             self._anew = True
 
@@ -269,7 +269,7 @@ class PrincipalDirectory:
             elif now.disabled and not user.disabled:
                 listener.user_gone(name, "user_disabled")
         if self._known is former:
-            # A token has expired; the next look need not tell again.
+            # A token has expired; the next look need not report it again.
             self._known = replace(former, next_end=_next_end(former.logins.values(), self._clock()))
 
     # In the lane's thread
@@ -287,7 +287,7 @@ class PrincipalDirectory:
 
 
 def _know(found: Everybody, at: float) -> _Known:
-    """Return the users and their secrets, and the logins of all tokens that were not revoked."""
+    """Return the users and their secrets, and the logins of all tokens except revoked ones."""
     by_name = {user.name: user for user in found.users}
     principals = {name: Principal(name, user.role) for name, user in by_name.items() if not user.disabled}
     logins = {}

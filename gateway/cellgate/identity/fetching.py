@@ -1,8 +1,8 @@
 """Asks another service, such as an identity provider: one GET or POST, whose time and size are limited.
 
-httpcore2 follows no redirects and reads nothing from the environment, so an answer comes from the URL that
-was asked, or not at all. TLS trusts what Python's default context trusts (``SSL_CERT_FILE`` names another
-list), unless the caller brings another context. What the answer means is the caller's business.
+httpcore2 follows no redirects and reads nothing from the environment, so an answer comes from the requested
+URL, or not at all. TLS trusts the certificates of Python's default context (``SSL_CERT_FILE`` names another
+list), unless the caller brings another context. The caller interprets the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellgate.errors import IdentityUnavailable
 
 CONNECTIONS = 10
 ASK_SECONDS = 10.0
-"""How long one question may take in all, from the wait for a connection to the answer's last byte."""
+"""The deadline of one question in seconds, from the wait for a connection to the answer's last byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FetchedAnswer:
 
 
 class Fetcher:
-    """Connections to one service, which messages call `name`. `close` it at the end."""
+    """Connections to one service, called `name` in messages. Call `close` at the end."""
 
     def __init__(
         self, name: str, *, seconds: float = ASK_SECONDS, context: ssl.SSLContext | None = None
@@ -49,14 +49,14 @@ class Fetcher:
         return await self._send("GET", url, headers or {}, None, most)
 
     async def post(self, url: str, form: Mapping[str, str], *, most: int) -> FetchedAnswer:
-        """Return the same of a form that is sent."""
+        """Send a form; return and raise as `get`."""
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         return await self._send("POST", url, kind, urlencode(form).encode(), most)
 
     async def post_json(
         self, url: str, body: bytes, *, most: int, headers: Mapping[str, str]
     ) -> FetchedAnswer:
-        """Return the same of JSON that is sent."""
+        """Send JSON; return and raise as `get`."""
         return await self._send("POST", url, {"Content-Type": "application/json", **headers}, body, most)
 
     async def _send(

@@ -1,7 +1,7 @@
-"""Patterns of hosts and ports that a policy names: `host:port`, `*.host:port`, and addresses. Pure.
+"""Patterns of hosts and ports in a policy: `host:port`, `*.host:port`, and addresses. Pure.
 
-Names are kept as they appear in DNS: lower case, with letters beyond ASCII encoded (IDNA 2008). What a
-session may reach is decided elsewhere; this module only parses patterns and compares names with them.
+Names are stored as they appear in DNS: lower case, with letters beyond ASCII encoded (IDNA 2008). This module
+only parses patterns and compares names with them; others decide which hosts a session may reach.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class HostPattern:
         return f"{'*.' if self.wildcard else ''}{host}:{self.port}"
 
     def matches(self, host: str, port: int) -> bool:
-        """Return whether it covers the host, which is in the form of `normal_host`."""
+        """Return whether the pattern covers the host, which is in the form of `normal_host`."""
         if port != self.port:
             return False
         return host.endswith(f".{self.host}") if self.wildcard else host == self.host
 
 
 def parse_host_pattern(text: str) -> HostPattern:
-    """Return the pattern. Raises InvalidInput that says what is wrong with it."""
+    """Return the pattern. Raises InvalidInput that names the error in the text."""
     if len(text) > MOST_CHARACTERS:
         raise InvalidInput(f"a pattern of {len(text)} characters is too long")
     name, colon, port = text.rpartition(":")

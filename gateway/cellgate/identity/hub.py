@@ -1,12 +1,12 @@
 """Logins by tokens of a JupyterHub that runs the gateway, as one of its services or as a user's server.
 
-The Hub is asked about a token with the token itself (`GET /user` of its API), as its services do, and
-answers with the user and the token's scopes; one of them must be access to this gateway. Its answer counts
-for some seconds, so a token that was revoked soon opens nothing; the tokens of open connections are asked
-about again and again for as long as they are open. Tokens are kept in memory for that, and nowhere else.
+A question to the Hub is sent with the token itself (`GET /user` of its API), as its services do. The Hub
+answers with the user and the token's scopes; one scope must be access to this gateway. The answer is valid
+for some seconds, so a revoked token soon opens nothing. The tokens of open connections are checked again and
+again while they are open. Tokens are stored in memory for that, and nowhere else.
 
-Anybody can send tokens that nobody knows. What those cost must not be paid by users: the Hub is asked about
-tokens that it knew by connections of their own, however many questions about others wait.
+Anybody can send unknown tokens. Their cost must not fall on users: tokens that the Hub knew are checked over
+separate connections, however many questions about other tokens wait.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from cellgate_kernels.base.tasks import Supervisor, outcome
 
 HUB = "The Hub"
 ADMIN_SCOPE = "admin:users"
-"""What the token of an administrator of the Hub must allow, so that it is one of the gateway's."""
+"""The scope of a Hub administrator's token with which its bearer is an administrator of the gateway."""
 FRESH_SECONDS = 10.0
-"""How long an answer counts for requests."""
+"""The seconds for which an answer is valid for requests."""
 CHECK_SECONDS = 20.0
-"""How old the answer about the token of an open connection gets before the Hub is asked again."""
+"""The age in seconds at which the answer about an open connection's token is renewed."""
 PATIENCE_SECONDS = 60.0
-"""How long an answer counts while the Hub gives no other, as during its restart."""
+"""The seconds for which an answer is valid while the Hub gives no other, as during its restart."""
 REFUSED_SECONDS = 5.0
-"""How long a refusal counts."""
+"""The seconds for which a refusal is valid."""
 LOOK_SECONDS = 5.0
 MOST_LOGINS = 10_000
 MOST_OF_ONE = 1000
-"""Tokens of one user whose logins are remembered. With any number, they would have others' be forgotten."""
+"""The most tokens of one user whose logins are remembered: more would push out other users' logins."""
 MOST_REFUSED = 1000
 MOST_ASKING = 100
-"""Tokens that the Hub is asked about at once, of those that it knew and of others, three quarters of them by
-one address at most; a request with one more is to come again."""
+"""The most tokens that the Hub is asked about at once, of known ones and of others. One address may use three
+quarters of them; a request with one more is told to come again."""
 MOST_ANSWER = 256 * 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
-"""What is sent on to the Hub: no character of it can end a header."""
+"""The tokens that are sent on to the Hub: no character can end a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class HubLogin(Login):
 
 
 class _User(msgspec.Struct):
-    """What the Hub says about a token."""
+    """The Hub's description of a token."""
 
     name: str
     kind: str = "user"
@@ -81,7 +81,7 @@ class _Entry:
 
 
 class _Questions:
-    """Questions to the Hub that wait for connections of their own, of which an address has a share."""
+    """Waiting questions to the Hub, with their own connections; each address has a share."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
@@ -91,7 +91,7 @@ class _Questions:
     def ask(
         self, given: bytes, origin: str, begin: Callable[[], asyncio.Task[HubLogin]]
     ) -> asyncio.Task[HubLogin]:
-        """Return the question about a token, begun unless it is being asked. Raises IdentityUnavailable."""
+        """Return the question about a token, started unless one is waiting. Raises IdentityUnavailable."""
         task = self._asking.get(given)
         if task is None:
             if (place := self._places.take(origin)) is None:
@@ -125,7 +125,7 @@ class HubAuthenticator(Authenticator):
         self._monotonic = monotonic
         self._entries: dict[bytes, _Entry] = {}
         self._by_id: dict[str, bytes] = {}
-        # Digests of tokens that the Hub knew when it was asked last, however long ago.
+        # Digests of tokens that the Hub knew when asked last, however long ago.
         self._known: dict[bytes, None] = {}
         self._of_one: dict[str, dict[bytes, None]] = {}
         self._refused: dict[bytes, tuple[float, _Refusal]] = {}
@@ -139,7 +139,7 @@ class HubAuthenticator(Authenticator):
         if (refused := self._refused.get(given)) is not None:
             at, refusal = refused
             if now - at < REFUSED_SECONDS:
-                # Another of its kind: an exception that is raised again and again grows.
+                # A new exception of its kind: one that is raised again and again grows.
                 raise type(refusal)(refusal.message, cause=refusal.cause)
             del self._refused[given]
         if not _TOKEN.fullmatch(token):
@@ -147,13 +147,13 @@ class HubAuthenticator(Authenticator):
         return Ask(partial(self._current, token, given), given in self._known)
 
     async def confirmed(self, token: str, origin: str) -> HubLogin:
-        """Return the login of a token that the Hub has just given out. Raises as the question about it."""
+        """Return the login of a token that the Hub has just issued. Raises as the question about it."""
         if not _TOKEN.fullmatch(token):
             raise IdentityUnavailable(f"{HUB} gave out something that is no token")
         return await self._ask(token, digest(token), origin)
 
     async def _current(self, token: str, given: bytes, origin: str) -> HubLogin:
-        """Return the login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""
+        """Return the Hub's present login or, while the Hub gives no answer, its recent one."""
         try:
             return await self._ask(token, given, origin)
         except IdentityUnavailable:
@@ -163,7 +163,7 @@ class HubAuthenticator(Authenticator):
             return entry.login
 
     async def _ask(self, token: str, given: bytes, origin: str = "") -> HubLogin:
-        """Ask the Hub, once for all that ask about this token. `origin`: the address that asks, if any."""
+        """Ask the Hub once for all callers with this token. `origin`: the address of the request, if any."""
         questions = self._of_known if given in self._known else self._of_others
 
         def begin() -> asyncio.Task[HubLogin]:
@@ -243,7 +243,7 @@ class HubAuthenticator(Authenticator):
     def _role(self, user: _User) -> Role:
         if self._settings.is_spawned:
             return Role.ADMIN if user.name == self._settings.user else Role.USER
-        # `admin` is about the user, whose token may be limited, as that of their notebook server is.
+        # `admin` describes the user, but their token may be limited, as a notebook server's is.
         return Role.ADMIN if user.admin and ADMIN_SCOPE in user.scopes else Role.USER
 
     def is_valid(self, login: Login) -> bool | None:
@@ -260,16 +260,16 @@ class HubAuthenticator(Authenticator):
 
     async def _look(self, listener: LoginListener) -> float:
         in_use = {login.id for login in listener.open_logins() if isinstance(login, HubLogin)}
-        # Each batch may wait for a Hub that hangs: logins that are too old after it are forgotten.
+        # Each batch may wait for a Hub that hangs: logins that are too old afterwards are dropped.
         asked: set[bytes] = set()
         while batch := self._due(in_use, asked):
             asked.update(given for given, _ in batch)
-            # Whatever comes of it, `is_valid` tells.
+            # `is_valid` reports the result, whatever it is.
             await asyncio.gather(*(self._ask(token, given) for given, token in batch), return_exceptions=True)
         return LOOK_SECONDS
 
     def _due(self, in_use: Container[str], asked: Container[bytes]) -> list[tuple[bytes, str]]:
-        """Forget the logins that the Hub has not confirmed for too long, and return the next to ask about."""
+        """Forget the logins that the Hub has not confirmed for too long, and return the next to check."""
         now = self._monotonic()
         due = []
         for given, entry in tuple(self._entries.items()):

@@ -1,4 +1,4 @@
-"""What a JupyterHub says in the environment of the services and servers that it starts. Only values.
+"""The settings that a JupyterHub gives its services and servers in their environment. Only values.
 
 A service has a name (``JUPYTERHUB_SERVICE_NAME``); a server that is spawned for a user has none, and names
 the user. ``hub`` asks the Hub about tokens, ``hub_sign_in`` has users sign in there.
@@ -18,7 +18,7 @@ from cellgate.identity.addresses import check_url
 from cellgate_kernels.base.errors import InvalidInput, in_brief
 
 ACTIVITY_SECONDS = 300.0
-"""Between two reports of activity, unless the Hub says otherwise."""
+"""The seconds between two reports of activity, unless the Hub sets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class HubTls:
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """A Hub, and what this gateway is to it.
+    """A Hub, and the role of this gateway there.
 
-    `scopes`: those of which a token needs one. `token`: the gateway's own at the Hub; without one nobody can
-    sign in there. `client_id` and `callback` are as registered there, `pages` is where browsers find the Hub.
-    `user`: for whom the gateway was spawned, as their `server` of that name; empty for a service.
+    `scopes`: a token needs one of them. `token`: the gateway's own at the Hub, needed for signing in there.
+    `client_id` and `callback` are as registered there, `pages` is where browsers find the Hub. `user`: the
+    user whose `server` of that name the gateway is; empty for a service.
     """
 
     api_url: str
@@ -64,7 +64,7 @@ class HubSettings:
 
     @property
     def is_spawned(self) -> bool:
-        """Whether the gateway is a user's server, and no service."""
+        """Whether the gateway is a user's server, not a service."""
         return bool(self.user)
 
 
@@ -86,7 +86,7 @@ def hub_settings(environment: Mapping[str, str]) -> HubSettings:
             "JUPYTERHUB_API_TOKEN, JUPYTERHUB_SERVICE_URL or JUPYTERHUB_SERVICE_PREFIX is missing: a"
             " JupyterHub sets them for the servers that it spawns"
         )
-    # A Hub and its services may be on a network of their own, where it speaks plain HTTP.
+    # A Hub and its services may share a network of their own, where the Hub speaks plain HTTP.
     check_url(url, "JUPYTERHUB_API_URL", plain=True)
     activity_url = given("ACTIVITY_URL") if user else ""
     if activity_url:
@@ -99,7 +99,7 @@ def hub_settings(environment: Mapping[str, str]) -> HubSettings:
     client = f"jupyterhub-user-{user}{f'-{server}' if server else ''}" if user else f"service-{name}"
     return HubSettings(
         url.rstrip("/"),
-        # Whoever has access to all has it to this one.
+        # Access to all services or servers includes this one.
         frozenset(scopes | {scope.partition("!")[0] for scope in scopes}),
         token=given("API_TOKEN"),
         client_id=given("CLIENT_ID") or client,

@@ -1,8 +1,8 @@
 """Signing in at a JupyterHub with a browser: OAuth's authorization code flow, with the gateway's own token.
 
-What binds the answer to the browser that asked is kept by that browser alone (`Begun`), as with an identity
-provider. The Hub gives a token for the code, which ``hub`` asks about like any other token of the Hub; no
-browser ever has it. ``http.console`` has the redirects and the cookie.
+The data that binds the answer to the asking browser is stored by that browser alone (`Begun`), as with an
+identity provider. The Hub gives a token for the code, which ``hub`` checks like any other token of the Hub;
+no browser ever has this token. ``http.console`` has the redirects and the cookie.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Token(msgspec.Struct):
 
 
 class HubSignIn:
-    """Sign-ins at the Hub of `settings`, which have our token there. `logins` are another's to close."""
+    """Sign-ins at the Hub of `settings`, with our token there. The owner of `logins` closes them."""
 
     def __init__(
         self, settings: HubSettings, logins: HubAuthenticator, *, fetcher: Fetcher | None = None
@@ -42,7 +42,7 @@ class HubSignIn:
 
     @property
     def back(self) -> str:
-        """The address to which the Hub sends a browser back, as it is registered there."""
+        """The registered address to which the Hub sends a browser back."""
         return self._settings.callback
 
     @property
@@ -51,7 +51,7 @@ class HubSignIn:
         return f"{self._settings.pages}logout"
 
     async def question(self, begun: Begun, back: str) -> str:
-        """Return the Hub's URL to ask the user, who returns to `back`."""
+        """Return the Hub's URL for asking the user, who then returns to `back`."""
         asked = {
             "response_type": "code",
             "client_id": self._settings.client_id,
@@ -61,7 +61,7 @@ class HubSignIn:
         return f"{self._settings.pages}api/oauth2/authorize?{urlencode(asked)}"
 
     def is_answer(self, begun: Begun, state: str, issuer: str | None) -> bool:
-        """Return whether an answer is to this question. `issuer`: nobody, as a Hub does not say."""
+        """Return whether an answer is to this question. `issuer` is ignored: a Hub names none."""
         return issuer is None and hmac.compare_digest(begun.state.encode(), state.encode())
 
     async def login(self, begun: Begun, code: str, back: str, origin: str) -> HubLogin:

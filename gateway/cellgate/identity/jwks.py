@@ -44,7 +44,7 @@ class Algorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key. `id`: a digest of the key itself. `name`: its `kid`, if it has one."""
+    """A public key. `id`: a digest of the key itself. `name`: its `kid`, or None."""
 
     id: str
     name: str | None
@@ -54,7 +54,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The keys that a provider publishes now."""
+    """The keys that a provider publishes at present."""
 
     keys: tuple[Key, ...] = ()
     _named: Mapping[tuple[str, Algorithm], Key] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class KeySet:
         return cls(keys, MappingProxyType(named), frozenset(key.id for key in keys))
 
     def find(self, name: str | None, algorithm: Algorithm) -> Key | None:
-        """Return the key of this name for this algorithm; without a name, the only key there is for it."""
+        """Return the key of this name for this algorithm; without a name, the algorithm's only key."""
         if name is not None:
             return self._named.get((name, algorithm))
         fitting = [key for key in self.keys if algorithm in key.algorithms]
@@ -98,7 +98,7 @@ class _Jwk(msgspec.Struct, omit_defaults=True):
 
 
 def parse_keys(body: bytes) -> KeySet:
-    """Return the usable keys of a key set. Raises InvalidInput if it is none, or has no usable key."""
+    """Return the usable keys of a key set. Raises InvalidInput for an invalid set or one without a key."""
     if len(body) > MOST_BYTES:
         raise InvalidInput(f"The key set is larger than {MOST_BYTES} bytes")
     try:
@@ -114,9 +114,9 @@ def parse_keys(body: bytes) -> KeySet:
 
 
 def parse_public_key(body: bytes) -> KeySet:
-    """Return the key set of one public key in PEM, as openssl writes it. Raises InvalidInput if it is none.
+    """Return the key set of one public key in PEM, as openssl writes it. Raises InvalidInput if invalid.
 
-    The key is for one algorithm: that which the holder of such a private key signs with.
+    The key is for one algorithm: the one that the holder of such a private key signs with.
     """
     if len(body) > MOST_BYTES:
         raise InvalidInput(f"The key is larger than {MOST_BYTES} bytes")
@@ -155,13 +155,13 @@ def _usable(parts: list[msgspec.Raw]) -> Iterator[Key]:
             UnsupportedAlgorithm,
             ValueError,
         ):
-            continue  # not of a kind that is known here, or damaged
+            continue  # of an unknown kind, or damaged
         if key is not None:
             yield key
 
 
 def _key(jwk: _Jwk) -> Key | None:
-    """Return the key, or None if it is not for signatures that are accepted here."""
+    """Return the key, or None if it is not for an accepted kind of signature."""
     if jwk.use not in {None, "sig"} or (jwk.key_ops is not None and "verify" not in jwk.key_ops):
         return None
     fields = {name: value for name in ("kty", "crv", "n", "e", "x", "y") if (value := getattr(jwk, name))}
@@ -194,5 +194,5 @@ def _key(jwk: _Jwk) -> Key | None:
 
 
 def _is_sound(key: RSAPublicKey) -> bool:
-    """Return whether the key is neither too weak nor made to keep us busy."""
+    """Return whether the key is neither too weak nor so large that checks would be slow."""
     return key.key_size in RSA_BITS and key.public_numbers().e < MOST_EXPONENT

@@ -1,4 +1,4 @@
-"""What a JSON Web Token says about its sender, and whether that can be believed (RFC 7519, 8725, 9068). Pure.
+"""The claims of a JSON Web Token about its sender, and their verification (RFC 7519, 8725, 9068). Pure.
 
 The order of the checks is that of trust: the size, the header's form and algorithm, the signature by a
 published key, and only then the claims. No answer repeats anything of a token. ``jwks`` has the keys,
@@ -23,12 +23,12 @@ from cellgate.identity.tokens import check_name
 from cellgate_kernels.base.errors import InvalidInput
 
 MOST_TOKEN = 16 * 1024
-"""Characters of a token that are looked at; a larger one is refused unread."""
+"""The most characters of a token; a longer one is refused unread."""
 LEEWAY_SECONDS = 30.0
-"""How far a provider's clock may be ahead of ours."""
+"""The seconds that a provider's clock may be ahead of ours."""
 SIGNED_PARTS = 3
 SCOPE = "cellgate:"
-"""What the words of the claim `scope` begin with that are about this gateway."""
+"""The prefix of the words in the claim `scope` that are about this gateway."""
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 _LATEST = 1 << 40  # some 34,000 years: any later time is a mistake
@@ -38,7 +38,7 @@ _UNREADABLE = "This token can't be read as a JSON Web Token"
 
 @dataclass(frozen=True, slots=True)
 class TokenHeader:
-    """How a token says that it is signed; nothing of it is believed. `key`: the name of the key."""
+    """A token's own description of its signature, not yet verified. `key`: the name of the key."""
 
     algorithm: Algorithm
     key: str | None
@@ -46,7 +46,7 @@ class TokenHeader:
 
 @dataclass(frozen=True, slots=True)
 class JwtLogin(Login):
-    """A login by such a token. `key`: the id of the key that verified it."""
+    """A login by a JSON Web Token. `key`: the id of the key that verified the token."""
 
     key: str = ""
 
@@ -74,12 +74,12 @@ class _Issuer(msgspec.Struct):
 
 
 def is_jwt(token: str) -> bool:
-    """Return whether a token has a JWT's form. No token of the gateway's own users has."""
+    """Return whether a token has a JWT's form. Tokens of the gateway's own users never do."""
     return token.count(".") >= 2
 
 
 def issuer_of(token: str) -> str:
-    """Return whose token this claims to be, which proves nothing; empty if it can't be read."""
+    """Return the issuer that the token claims, which proves nothing; empty if it can't be read."""
     parts = token.split(".") if len(token) <= MOST_TOKEN else []
     if len(parts) != SIGNED_PARTS:
         return ""
@@ -120,7 +120,7 @@ def _decoded(part: str) -> bytes:
 
 
 class IssuedTokens:
-    """Checks that tokens are signed, of this issuer and for this audience, and that it is their time."""
+    """Checks that tokens are signed, of this issuer, for this audience, and valid at the present time."""
 
     def __init__(self, issuer: str, audience: str) -> None:
         self._issuer = issuer
@@ -128,7 +128,7 @@ class IssuedTokens:
         self._jws = PyJWS(algorithms=list(Algorithm), options={"enforce_minimum_key_length": True})
 
     def claims(self, token: str, header: TokenHeader, key: Key, at: float) -> tuple[dict[str, Any], Known]:
-        """Return all claims of a token, and those that every one has. Raises InvalidToken."""
+        """Return all claims of a token, and the claims common to all tokens. Raises InvalidToken."""
         claims = self._signed(token, header, key)
         try:
             known = msgspec.convert(claims, Known)
@@ -180,8 +180,8 @@ class Verifier:
     ) -> JwtLogin:
         """Return the login that a token gives; `name` is its id, `at` the time now.
 
-        `nonce`: what an ID token must repeat, which is for us alone. Raises InvalidToken, and Forbidden for a
-        believable token whose sender has no role here.
+        `nonce`: the value that an ID token for us must repeat. Raises InvalidToken, and Forbidden for a valid
+        token whose sender has no role here.
         """
         claims, known = self._issued.claims(token, header, key, at)
         if nonce is not None:
@@ -191,7 +191,7 @@ class Verifier:
         return JwtLogin(login.principal, login.permissions, login.reach, name, known.exp, key.id)
 
     def _check_answer(self, claims: dict[str, Any], nonce: str) -> None:
-        """Check that an ID token is for our question (OpenID Connect Core 1.0, section 3.1.3.7)."""
+        """Check that an ID token answers our question (OpenID Connect Core 1.0, section 3.1.3.7)."""
         if claims.get("nonce") != nonce:
             raise InvalidToken("This token is the answer to another sign-in: begin again")
         ours = self._settings.audience
@@ -227,7 +227,7 @@ class Verifier:
 
 
 def _claim(claims: dict[str, Any], path: str) -> Any:
-    """Return the claim of this name, or at this path of names; None if there is none.
+    """Return the claim of this name, or at this path of names; None without one.
 
     A name may have dots itself, as URLs do, so the whole is looked up first.
     """
@@ -242,7 +242,7 @@ def _claim(claims: dict[str, Any], path: str) -> Any:
 
 
 def _scopes(scope: str | None) -> frozenset[Permission] | None:
-    """Return permissions that a token is limited to; None if its scopes say nothing about this gateway."""
+    """Return the permissions that a token is limited to; None if no scope is about this gateway."""
     ours = [word.removeprefix(SCOPE) for word in (scope or "").split() if word.startswith(SCOPE)]
     if not ours:
         return None

@@ -29,16 +29,16 @@ LIBRECHAT: Final = "LibreChat"
 ISSUER: Final = "librechat"
 AUDIENCE: Final = "codeapi"
 PREFIX: Final = f"{ISSUER}:"
-"""Of the names of its users here."""
+"""The prefix of the names of LibreChat's users here."""
 PERMISSIONS: Final = frozenset({Permission.RUN, Permission.FILES})
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,55}")
-"""A user's or a tenant's id: what stands between the colons of a principal's name, so without any."""
+"""A user's or a tenant's id, between the colons of a principal's name, and so without colons."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibreChatLogin(JwtLogin):
-    """A login by such a token."""
+    """A login by a token of LibreChat."""
 
 
 class LibreChatAuthenticator(VerifiedLogins[LibreChatLogin]):
@@ -51,7 +51,7 @@ class LibreChatAuthenticator(VerifiedLogins[LibreChatLogin]):
         self._issued = IssuedTokens(ISSUER, AUDIENCE)
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """Return the login of a valid token of LibreChat's; None for another issuer's."""
+        """Return the login of LibreChat's valid token; None for another issuer's."""
         if (login := self._remembered(given)) is not None:
             return login
         if issuer_of(token) != ISSUER:
@@ -73,7 +73,7 @@ class LibreChatAuthenticator(VerifiedLogins[LibreChatLogin]):
 
 
 def _principal_name(tenant: object, user: object) -> str:
-    """Return the principal of a user of a tenant; no two of them are the same. Raises InvalidToken."""
+    """Return the principal of a tenant's user; each pair has its own. Raises InvalidToken."""
     for word in (tenant, user):
         if not isinstance(word, str) or not _WORD.fullmatch(word):
             raise InvalidToken(
@@ -86,6 +86,6 @@ def _principal_name(tenant: object, user: object) -> str:
 async def open_librechat(key: Path) -> LibreChatAuthenticator:
     """Return the authenticator for LibreChat's public key, a PEM file read again when it changes.
 
-    Raises InvalidInput for one that is missing or no such key.
+    Raises InvalidInput for a file that is missing or has no such key.
     """
     return LibreChatAuthenticator(await open_file(FileKeys(key, parse_public_key), LIBRECHAT))

@@ -1,7 +1,7 @@
 """Logins by tokens of an identity provider (OpenID Connect, or any issuer of signed JWTs).
 
 A token is verified once and remembered by its digest until it expires or its key is withdrawn, so that each
-further request costs a look-up. A token whose key is unknown is worth one more look at the provider's keys.
+further request costs a look-up. For a token with an unknown key, the provider's keys are fetched once more.
 ``jwt`` verifies, ``provider`` keeps the keys.
 """
 

@@ -1,4 +1,4 @@
-"""What is known of an identity provider, and what its tokens' claims mean. Only values and their checks.
+"""The settings of an identity provider, and the meaning of its tokens' claims. Only values and their checks.
 
 ``jwt`` verifies tokens by them; ``provider`` gets its keys. It imports no cryptography: the command line
 reads it for its help.
@@ -21,9 +21,9 @@ ROLES = (("cellgate-admin", Role.ADMIN), ("cellgate-auditor", Role.AUDITOR), ("c
 
 @dataclass(frozen=True, slots=True)
 class OidcSettings:
-    """Whose tokens are accepted, and what their claims mean. Raises InvalidInput for what can't be.
+    """An accepted issuer of tokens, and the meaning of their claims. Raises InvalidInput for invalid values.
 
-    `roles`: which of the role claim's values means which role; the first that a token has counts.
+    `roles`: pairs of a value of the role claim and the role for it; a token's first match counts.
     """
 
     PREFIX: ClassVar[str] = "oidc_"

@@ -1,9 +1,9 @@
 """Signing in at an identity provider with a browser: the authorization code flow, with PKCE, no secret.
 
-OpenID Connect Core 1.0, section 3.1; RFC 7636 and 9207. What binds the answer to the browser that asked is
-kept by that browser alone (`Begun`), so strangers who begin without end cost nothing. The ID token is checked
-like any token of the provider, but is for the client and answers this very question. ``http.console`` has the
-redirects and the cookie, ``provider`` the keys.
+OpenID Connect Core 1.0, section 3.1; RFC 7636 and 9207. The data that binds the answer to the asking browser
+is stored by that browser alone (`Begun`), so sign-ins that strangers begin cost nothing. The ID token is
+checked like any token of the provider, but is for the client and answers this very question. ``http.console``
+has the redirects and the cookie, ``provider`` the keys.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 SIGN_IN_SECONDS: Final = 8 * 3600.0
-"""How long such a login lasts: an ID token says who signs in, not for how long."""
+"""The seconds that such a login lasts: an ID token names the user, but no duration."""
 DISCOVERY_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 5.0
-"""Between two questions to a provider that does not say where it asks users."""
+"""The seconds between two questions to a provider that does not name its endpoints."""
 MOST_AT_ONCE: Final = 8
 """Answers of the provider that are checked there at the same time: anybody can send some, so one address has
 three quarters at most.
@@ -48,7 +48,7 @@ _BEGUN: Final = re.compile(r"([\w-]{32})\.([\w-]{32})\.([\w-]{43})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a browser keeps between its question and the provider's answer.
+    """A browser's data between its question and the provider's answer.
 
     `state` comes back with the answer, `nonce` in the ID token; `verifier` proves that the code is ours.
     """
@@ -59,12 +59,12 @@ class Begun:
 
     @classmethod
     def new(cls) -> Begun:
-        """Return one that nobody can guess."""
+        """Return new data that nobody can guess."""
         return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(32))
 
     @classmethod
     def read(cls, text: str) -> Begun | None:
-        """Read the form of `text`; None if this is another one."""
+        """Return the data in the form of `text`; None if it is of another form."""
         found = _BEGUN.fullmatch(text)
         return None if found is None else cls(*found.groups())
 
@@ -85,7 +85,7 @@ class _Tokens(msgspec.Struct):
 
 
 class ProviderSignIn:
-    """Sign-ins at the provider of `settings`, which name our client id. `keys` are another's to close."""
+    """Sign-ins at the provider of `settings` under our client id. The owner of `keys` closes them."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class ProviderSignIn:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
 
     def is_answer(self, begun: Begun, state: str, issuer: str | None) -> bool:
-        """Return whether an answer is to this question, and of this provider as far as it says so."""
+        """Return whether an answer is to this question, and of this provider if it names an issuer."""
         ours = hmac.compare_digest(begun.state.encode(), state.encode())
         return ours and issuer in {None, self._settings.issuer}
 
@@ -178,7 +178,7 @@ class ProviderSignIn:
 
     async def _endpoints(self) -> tuple[str, str]:
         """Return the provider's two endpoints, read anew from time to time. Raises IdentityUnavailable."""
-        async with self._reading:  # however many strangers begin, the provider is asked once
+        async with self._reading:  # however many strangers begin, the provider gets one request
             now = self._monotonic()
             if now < self._asks_again:
                 if self._known is None:

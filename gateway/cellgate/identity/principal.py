@@ -1,8 +1,8 @@
-"""Principals, what they may do, and how a request proves who sent it. Values only.
+"""Principals, their permissions, and the logins that prove a request's sender. Values only.
 
-A `Principal` owns sessions. A `Login` is what a token gives: a principal, the permissions that role and
-scopes leave, and the session keys it reaches. ``directory`` makes logins, ``http.access`` asks for them; the
-code below HTTP gets the principal's name.
+A `Principal` owns sessions. A `Login` is the result of a token: a principal, the permissions left by role and
+scopes, and the session keys it reaches. ``directory`` makes logins, ``http.access`` requests them; the code
+below HTTP gets the principal's name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cellgate.errors import Forbidden, NotFound
 
 
 class Role(StrEnum):
-    """What somebody is to the gateway.
+    """A principal's role at the gateway.
 
-    `user`: runs cells in sessions of their own. `admin`: that, and everything with everybody's. `auditor`:
-    reads and verifies everybody's records, and runs nothing.
+    `user`: runs cells in sessions of their own. `admin`: does everything, also in other users' sessions.
+    `auditor`: reads and verifies all users' records, and runs nothing.
     """
 
     USER = "user"
@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 class Permission(StrEnum):
-    """What a request needs. A token can be limited to some of them: these are its scopes.
+    """A permission that a request needs. A token can be limited to some permissions: these are its scopes.
 
     `run`: run cells, start, interrupt and end sessions. `read`: sessions, results, events, exports. `files`:
     the files of sessions. `packages`: list and change packages. `metrics`: the gateway's own figures.
@@ -49,24 +49,24 @@ GRANTED: Mapping[Role, frozenset[Permission]] = MappingProxyType(
         Role.AUDITOR: frozenset({Permission.READ, Permission.METRICS}),
     }
 )
-"""What each role may do."""
+"""The permissions of each role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who owns sessions."""
+    """An owner of sessions."""
 
     name: str
     role: Role = Role.USER
 
     @property
     def admin(self) -> bool:
-        """Whether they administer the gateway."""
+        """Whether the principal administers the gateway."""
         return self.role is Role.ADMIN
 
     @property
     def sees_others(self) -> bool:
-        """Whether they may name another principal, whose sessions a request is about."""
+        """Whether the principal may send requests about another principal's sessions."""
         return self.role is not Role.USER
 
 

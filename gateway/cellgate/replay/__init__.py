@@ -1,1 +1,1 @@
-"""Replay: run a notebook's cells again in a fresh kernel, and report cell by cell what is different."""
+"""Replay: run a notebook's cells again in a fresh kernel, and report the differences cell by cell."""

@@ -1,4 +1,4 @@
-"""The cells of a notebook as a replay needs them: what to run, for how long, and what the record shows.
+"""The cells of a notebook as input of a replay: their code, their time limits, and their recorded outputs.
 
 Pure. It reads notebooks exported by Cellgate, with times and statuses, and whatever information other
 notebooks have. ``compare`` compares, ``run`` runs.
@@ -32,11 +32,11 @@ SLACK = 10.0
 class RecordedCell:
     """A code cell. `number` counts all cells of the notebook from 1; `timeout` in seconds.
 
-    `skip`: why it is not run again. `compared`: whether it had run, so that there is something to compare.
-    `unreadable`: why its outputs can't be compared, if so. `needs`: what it ran with that is not in the
-    record, so that a difference proves nothing. `inherited`: the session that it ran in, if that was branched
-    later. `seeds`: what random numbers were seeded with by branches right before it. A cell that a rollback
-    undid is not run again: the others ran without it.
+    `skip`: why it is not run again. `compared`: whether it had run, so that there are outputs to compare.
+    `unreadable`: why its outputs can't be compared, if so. `needs`: the inputs that are not in the record, so
+    that a difference proves nothing. `inherited`: the session that it ran in, if that was branched later.
+    `seeds`: the seeds of random numbers set by branches right before it. A cell that a rollback undid is not
+    run again: the later cells ran without it.
     """
 
     number: int
@@ -54,14 +54,14 @@ class RecordedCell:
 
 
 def seeding(seeds: Sequence[int]) -> str:
-    """Code that seeds random numbers as a branch does, one after the other, and leaves no name behind."""
+    """Return code that seeds random numbers as each branch does, in order, and leaves no name behind."""
     return "".join(_SEED.format(seed) for seed in seeds)
 
 
 def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
     """Return the code cells of an nbformat 4 notebook. Raises InvalidInput for anything else.
 
-    What is odd about a cell concerns that cell alone: it says why it is not run, or can't be compared.
+    A fault in a cell concerns that cell alone: it has a reason why it is not run or can't be compared.
     """
     if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
         raise InvalidInput("This is not a notebook of nbformat 4")
@@ -88,12 +88,12 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
 
 
 def _is_undone(cell: Mapping[str, Any]) -> bool:
-    """Return whether this is the raw cell of one that a rollback undid, which is told of and not run."""
+    """Return whether this raw cell stands for a cell that a rollback undid, which is reported but not run."""
     return cell.get("cell_type") == "raw" and bool(_dict(cell, "metadata", "cellgate").get("undone"))
 
 
 class _Descent:
-    """The sessions that a branch's notebook continues, one after the other."""
+    """The sessions that a branch's notebook continues, one after another."""
 
     def __init__(self, session: Mapping[str, Any]) -> None:
         told = session.get("ancestors")
@@ -159,7 +159,7 @@ def _failed(outputs: Any) -> bool:
 
 
 def _without_note(outputs: list[Output], note: Any) -> list[Output]:
-    """Return the cell's own outputs; the gateway's note comes last if the cell ended without a word."""
+    """Return the cell's own outputs, without the gateway's note, the last one if the cell gave no reason."""
     data = outputs[-1].get("data") if outputs and isinstance(note, str) else None
     if not isinstance(data, dict) or data.keys() != {"text/plain"}:
         return outputs

@@ -1,8 +1,8 @@
 """Compares two runs of a cell: equal, equal after normalising, different and how, or undecidable.
 
-Pure. It compares what a terminal shows of stdout, and of stderr (how the two interleave depends on
-buffering), and all other outputs in order; execution counts are not compared. ``normalise`` knows what
-changes from run to run, ``images`` compares pictures, ``report`` shows the result.
+Pure. It compares the text that a terminal shows of stdout, and of stderr (how the two interleave depends on
+buffering), and all other outputs in order; execution counts are not compared. ``normalise`` knows the
+variations from run to run, ``images`` compares pictures, ``report`` shows the result.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cellgate_kernels.codec.telling import HTML, WIDGET_VIEW, chart_of
 from cellgate_kernels.protocol.outputs import render_stream
 
 MOST_LINES = 400
-"""How many lines of each text are compared line by line, and how many lines of a diff are shown."""
+"""The most lines of each text that are compared line by line, and the most lines of a shown diff."""
 LONGEST_LINE = 2000
 STOPPED = frozenset({"interrupted", "timeout"})
-"""Nobody interrupts a replay: a cell that was interrupted is ended by a deadline."""
+"""The statuses that count as equal: in a replay, the deadline ends a cell that a user had interrupted."""
 _TABLE = "application/vnd.dataresource+json"
 _PICTURES = frozenset({"image/png", "image/jpeg"})
 _MARKUP = frozenset({"text/html", "image/svg+xml"})
@@ -38,7 +38,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 class Verdict(StrEnum):
-    """The outcome for a cell. `normalised`: equal but for what varies; `unjudged`: a difference may vary."""
+    """The outcome for a cell. `normalised`: equal but for known variations; `unjudged`: undecidable."""
 
     EQUAL = "equal"
     NORMALISED = "normalised"
@@ -49,7 +49,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """One run of a cell: how it ended and what it showed (nbformat outputs).
+    """One run of a cell: its status and its outputs (nbformat).
 
     `window`: from the start of the whole run to the cell's end, if known.
     """
@@ -63,7 +63,7 @@ class CellRun:
 class Difference:
     """One part of a cell that differs. `diff`: a unified diff; `picture`: a PNG that shows the difference.
 
-    `judged` is False if there is no telling whether this is a difference in the result.
+    `judged` is False if it is undecidable whether the result differs.
     """
 
     part: str
@@ -84,7 +84,7 @@ class CellComparison:
 
 @dataclass(slots=True)
 class _Findings:
-    """What has been found so far while comparing two runs."""
+    """The rules and differences found so far while comparing two runs."""
 
     recorded: CellRun
     replayed: CellRun
@@ -97,7 +97,7 @@ class _Findings:
         self.rules += [name for name in names if name not in self.rules]
 
     def stream(self, name: str, before: str, after: str) -> None:
-        """Compare what two runs printed, as a terminal shows it: others keep what was written over."""
+        """Compare the printed text of two runs, as a terminal shows it: without overwritten parts."""
         if before == after:
             return
         seen = on_screen(before), on_screen(after)
@@ -128,10 +128,10 @@ class _Findings:
 def compare_runs(
     recorded: CellRun, replayed: CellRun, *, rtol: float = 0.0, pixels: PixelBudget | None = None
 ) -> CellComparison:
-    """Compare how a cell ended and what it showed.
+    """Compare the ends and the outputs of two runs of a cell.
 
-    `rtol`: how far two floating-point numbers may be apart, relative to the larger. `pixels`: the budget for
-    comparing pictures, which is used up.
+    `rtol`: the largest relative difference of two floating-point numbers. `pixels`: the budget for comparing
+    pictures, which is used up.
     """
     found = _Findings(recorded, replayed, rtol, PixelBudget() if pixels is None else pixels)
     if recorded.status != replayed.status and not {recorded.status, replayed.status} <= STOPPED:
@@ -153,7 +153,7 @@ def compare_runs(
 
 
 def on_screen(text: str) -> str:
-    r"""Return what a terminal shows of a stream. A ``\r`` at the end of a line is not seen, either."""
+    r"""Return the text that a terminal shows of a stream, without a ``\r`` at the end of a line."""
     return render_stream(text).replace("\r\n", "\n").removesuffix("\r")
 
 
@@ -247,7 +247,7 @@ def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: A
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether it is a text as nbformat has them, or a number in the place of one."""
+    """Return whether the value is a text in nbformat's forms, or a number in the place of one."""
     parts = value if isinstance(value, list) else [value]
     return not any(isinstance(part, (dict, list)) for part in parts)
 

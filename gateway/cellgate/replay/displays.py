@@ -1,7 +1,7 @@
 """Displays that later cells of a replay change, as they do in a notebook.
 
-Pure. A notebook shows in each place what was last shown there, and an output of nbformat does not say which
-place it is. So each new run tells the names of its places, and what it last showed in those of earlier cells.
+Pure. A notebook shows in each place the last value shown there, but an output of nbformat does not name its
+place. So each new run reports the names of its places, and its last values in the places of earlier cells.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from cellgate_kernels.protocol.outputs import OutputArea
 
 
 class NewDisplay(msgspec.Struct, frozen=True):
-    """What a place shows: its forms by MIME type, and their metadata."""
+    """The content of a place: its forms by MIME type, and their metadata."""
 
     data: Mapping[str, Any]
     metadata: Mapping[str, Any]
 
 
 class Displays:
-    """The places that the cells of one replay have shown something in so far."""
+    """The places in which the cells of one replay have shown a value so far."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def end_cell(self, area: OutputArea) -> tuple[list[str | None], dict[str, NewDisplay]]:
-        """Return names of the places of a cell's outputs, and what it last showed in earlier cells' places.
+        """Return the names of the places of a cell's outputs, and its last values in earlier cells' places.
 
-        An output in no place that has a name has None.
+        The name is None for an output in a place without a name.
         """
         names = area.display_ids()
         last = area.last_shown()
@@ -42,9 +42,9 @@ class Displays:
 def settled(
     outputs: Sequence[dict[str, Any]], places: Sequence[str | None], later: Mapping[str, NewDisplay]
 ) -> list[dict[str, Any]]:
-    """Return the outputs of a cell after others have changed its places. `later`: what these show in the end.
+    """Return the outputs of a cell after later cells have changed its places to the values in `later`.
 
-    `places`: the names of the outputs' places; there may be outputs behind them.
+    `places`: the names of the outputs' places; further outputs may follow those.
     """
     found = [later.get(name) if name is not None else None for name in places]
     changed = [

@@ -1,7 +1,7 @@
 """Compares the environment of a replay with the recorded one: the Python version and the package lock.
 
 Pure. The recorded lock is in the notebook's ``metadata.cellgate`` (`python`, `packages`); the replay's is
-what its kernel reported to the gateway before anybody used it. A notebook without a lock can still be
+the report of its kernel to the gateway before its first use. A notebook without a lock can still be
 replayed, and the report says that the environment is unknown. A notebook may come from anywhere: only valid
 names and versions count, and the number of invalid ones is compared too.
 """
@@ -23,7 +23,7 @@ _SEED = re.compile(r"[0-9]{1,10}")
 
 
 class Agreement(StrEnum):
-    """How the two environments compare."""
+    """The result of comparing two environments."""
 
     SAME = "same"
     DIFFERENT = "different"

@@ -1,4 +1,4 @@
-"""When cells ran, and whether a time that a cell printed belongs to its run.
+"""The times of cells' runs, and whether a time that a cell printed belongs to its run.
 
 Pure. A time belongs to the run only if it is between the start of the run and the end of the cell that shows
 it. A time without a zone is read as UTC, which kernels use, and as local time, which kernels without

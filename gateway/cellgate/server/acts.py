@@ -30,7 +30,7 @@ BATCH = 500
 
 
 class ActRecorder:
-    """Keeps the trail up to date with the acts. `start` it once, and `close` it before the journal."""
+    """Keeps the trail up to date with the acts. Call `start` once, and `close` before the journal's end."""
 
     def __init__(self, directory: PrincipalDirectory, journal: RecordStore) -> None:
         self._directory = directory
@@ -40,11 +40,11 @@ class ActRecorder:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Copy acts from now on, those of the time before first."""
+        """Copy acts from now on, starting with earlier ones."""
         self._tasks.repeat(self._look, "acts for the audit trail", pause=RETRY_SECONDS)
 
     async def close(self) -> None:
-        """Stop; a later gateway copies what is missing."""
+        """Stop copying; a later gateway copies the missing acts."""
         await self._tasks.cancel()
 
     async def _look(self) -> float:
@@ -73,7 +73,7 @@ class ActRecorder:
         """Return the number of the newest act in the trail that the store has too; 0 if there is none."""
         before: int | None = None
         while recorded := await self._journal.reads.acts(before, BATCH):
-            for before, entry in recorded:  # noqa: B007 - it is used after the loop
+            for before, entry in recorded:  # noqa: B007 - `before` is used after the loop
                 number = entry["number"]
                 if _has(entry, await self._directory.acts(number - 1, 1)):
                     return int(number)
@@ -95,7 +95,7 @@ def waiting(recorded: Generator[Mapping[str, Any], None, None], data_dir: Path) 
 
 
 def _has(entry: Mapping[str, Any], acts: Sequence[Act]) -> bool:
-    """Return whether the entry tells of the first of these acts."""
+    """Return whether the entry is about the first of these acts."""
     return bool(acts) and fields_of(acts[0]).items() <= entry.items()
 
 

@@ -1,4 +1,4 @@
-"""Tuning of the C library's allocator: what the gateway has freed goes back to the system.
+"""Tuning of the C library's allocator: memory that the gateway has freed goes back to the system.
 
 ``cli.serve`` sets it up before anything else, and ``assembly`` starts the `Trimmer`. On a C library other
 than glibc both do nothing.
@@ -38,15 +38,15 @@ class Trimmer:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Give free pages back, now and once a minute."""
+        """Give free pages back to the system, now and once a minute."""
         self._tasks.repeat(self.trim, "give memory back", pause=TRIM_SECONDS)
 
     async def close(self) -> None:
-        """Give no more back."""
+        """Stop giving pages back."""
         await self._tasks.cancel()
 
     async def trim(self) -> float:
-        """Give them back once; returns the seconds until the next time."""
+        """Give free pages back once; return the seconds until the next time."""
         await self._lane.run(_give_back_free_pages)
         return TRIM_SECONDS
 

@@ -58,7 +58,7 @@ class RunningGateway:
         self._settings = settings
 
     def console_url(self) -> str:
-        """Return an address at which a browser is signed in as the administrator: once, within a minute."""
+        """Return an address that signs a browser in as the administrator: once, within a minute."""
         return f"{self.url}/?ticket={self.services.people.sign_ins.ticket(DEFAULT)}"
 
     @property
@@ -69,7 +69,7 @@ class RunningGateway:
 
     @property
     def ports_port(self) -> int | None:
-        """The port that is listened on for that; None if they are not served."""
+        """The port on which programs' ports are served; None if they are not served."""
         return None if self.services.front.ports is None else self.services.front.ports.listens_on
 
     def refuse_work(self) -> None:
@@ -90,7 +90,7 @@ class RunningGateway:
         await self.services.kernels.pool.close()
 
     def abandon(self) -> None:
-        """Do what must be done if the process ends without `shut_down`; blocking, from any thread."""
+        """Do the necessary cleanup if the process ends without `shut_down`; blocking, from any thread."""
         engine = self.services.kernels.engine
         if engine is not None and not self._settings.kernels.keep_kernels:
             sweep(engine.url, engine.instance, SWEEP_SECONDS)
@@ -157,7 +157,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     _announce(settings, gateway, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
-    # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.
+    # Objects loaded now stay: the garbage collector need not scan them each time a large message triggers it.
     gc.freeze()
     return gateway
 
@@ -169,7 +169,7 @@ def _announce(
     lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> None:
-    """Tell commands of the same user where the gateway is, as long as it takes work."""
+    """Publish the gateway's address for commands of the same user, while it accepts work."""
     token = settings.people.token or ""
     found: dict[str, str | int] = {"url": gateway.url, "token": token, "pid": os.getpid()}
     if gateway.ports_url is not None and gateway.ports_port is not None:
@@ -180,12 +180,12 @@ def _announce(
     if certificate is not None:
         stack.push_async_callback(certificate.close)
         certificate.start(partial(lanes.files.run, announcement.write))
-    # Before all other steps of the end, some of which take their time.
+    # Before all other steps of the end, because some take their time.
     stack.callback(gateway.refuse_work)
 
 
 def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExitStack) -> None:
-    """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep."""
+    """Start the tasks beside the requests: old records, samples for metrics, free memory, sleep."""
     lanes, purger = services.storage.lanes, services.sessions.manager.purger
     clock = ProvenTime(settings.data_dir)
     retention = Retention(services.storage.journal, purger, settings.storage.retention, clock, lanes.bulk)
@@ -214,7 +214,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
 
 
 def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
-    """Return what makes spans, if somebody collects them."""
+    """Return the maker of spans, if a collector is configured."""
     provider = tracing.provider(settings.version, asked=settings.tracing, environment=os.environ)
     if provider is None:
         return None

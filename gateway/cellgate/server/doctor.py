@@ -1,4 +1,4 @@
-"""What this machine offers a gateway: each thing that kernels, sessions or the record need, tried for real.
+"""Checks of this machine for a gateway: each requirement of kernels, sessions and the record is tried.
 
 It starts nothing that stays, and changes nothing: sandboxes, sockets and folders that it tries are gone when
 `examine` ends. ``cli.doctor`` shows the findings; the gateway itself does not use them, because each part
@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 NO_SPACE = 64 * MIB
-"""What the record leaves free: with less, cells are refused (``GatewaySettings.storage_reserve``)."""
+"""The space that the record leaves free: with less, cells are refused (`GatewaySettings.storage_reserve`)."""
 LITTLE_SPACE = 2 * GIB
 LITTLE_MEMORY = 2 * GIB
 FILES_WANTED = 4096
@@ -51,7 +51,7 @@ _NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glus
 
 
 class Grade(Enum):
-    """`NOTE`: a gateway runs, with less; `PROBLEM`: it does not start, or not for long."""
+    """`NOTE`: a gateway runs, but with limits; `PROBLEM`: it does not start, or soon fails."""
 
     OK = "ok"
     NOTE = "note"
@@ -60,7 +60,7 @@ class Grade(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A finding: `found` is a sentence without its end, `advice` says what to do, if anything."""
+    """A finding: `found` is a sentence without its end, `advice` says how to mend the problem, if any."""
 
     subject: str
     outcome: Grade
@@ -82,7 +82,7 @@ def _problem(subject: str, found: str, advice: str) -> Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class DoctorPlace:
-    """Where the gateway would run: its data folder, address, and container engine.
+    """The place where the gateway would run: its data folder, address, and container engine.
 
     `serving`: one runs there already, as far as the data folder says.
     """
@@ -96,7 +96,7 @@ class DoctorPlace:
 
 
 async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
-    """Yield all findings, each as soon as it is known; no exception for anything that doesn't work."""
+    """Yield each finding as soon as it is known; failures are findings, not exceptions."""
     kernelspecs = judge_kernelspecs(KernelspecCatalog())
     yield kernelspecs
     sandbox = await try_sandbox()
@@ -116,7 +116,7 @@ async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
 
 
 def judge_kernelspecs(catalog: KernelspecCatalog) -> Diagnosis:
-    """Return whether there are kernelspecs, all can be read, and the programs that they start are there."""
+    """Return whether there are kernelspecs, all are readable, and their programs exist."""
     specs = catalog.get_all_specs()
     missing = [name for name, spec in specs.items() if not os.access(spec["spec"]["argv"][0], os.X_OK)]
     if catalog.unusable:
@@ -327,19 +327,19 @@ def file_system_of(path: Path, mounts: str) -> str:
     """Return the type of the file system that holds `path`, from the text of /proc/mounts; or nothing."""
     best, kind = -1, ""
     for line in mounts.splitlines():
-        # Spaces in a word are octal there (getmntent(3)); what is mounted may have an empty name.
+        # Spaces in a word are octal there (getmntent(3)); a mount's source may have an empty name.
         words = line.split(" ")
         if len(words) < 3:
             continue
         point = Path(words[1].replace("\\040", " "))
-        # Of two at the same place the later one hides the other.
+        # Of two mounts at the same place the later one hides the other.
         if path.is_relative_to(point) and len(point.parts) >= best:
             best, kind = len(point.parts), words[2]
     return kind
 
 
 def try_port(ip: str, port: int, *, serving: bool = False) -> Diagnosis:
-    """Return whether the gateway could listen there now, or does so already."""
+    """Return whether the gateway could listen at its address now, or already does."""
     address = f"{ip}:{port}"
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM)[0]

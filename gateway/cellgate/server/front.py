@@ -1,4 +1,4 @@
-"""Opens what clients meet: sockets, listeners with their routes, the console's files, programs' ports.
+"""Opens the gateway's side for clients: sockets, listeners with routes, the console's files, programs' ports.
 
 It also writes the file that says where the gateway serves, for commands of the same user.
 """
@@ -49,7 +49,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 SHARE_OF_OTHERS = 4
-"""One in so many connections, and of their memory, is for each listener beside the gateway's own."""
+"""The divisor of the connections and their memory for each listener beside the gateway's own."""
 
 
 def open_front(
@@ -118,7 +118,7 @@ def bind_debug() -> list[socket.socket]:
 def _ports(
     front: FrontSettings, sockets: list[socket.socket], authentication: Authentication
 ) -> ServedPorts | None:
-    """Return the ports that are served; None if there are no sockets for them."""
+    """Return the settings of served ports; None if there are no sockets for them."""
     if not sockets:
         return None
     scheme = "http" if front.tls is None else "https"
@@ -214,7 +214,7 @@ def front_url(front: FrontSettings, sockets: list[socket.socket]) -> str:
 
 
 class Announcement:
-    """The file that says where this gateway serves, for commands of the same user."""
+    """The file with this gateway's address, for commands of the same user."""
 
     def __init__(self, path: Path, found: Mapping[str, str | int], certificate: Certificate | None) -> None:
         self._path = path
@@ -224,7 +224,7 @@ class Announcement:
         self._removed = False
 
     def write(self) -> None:
-        """Write it, also in place of the former one, unless it has been removed. Blocks; from any thread."""
+        """Write the file, replacing the former one, unless it was removed. Blocks; from any thread."""
         with self._lock:
             if not self._removed:
                 self._write()
@@ -232,7 +232,7 @@ class Announcement:
     def _write(self) -> None:
         found = dict(self._found)
         if self._certificate is not None:
-            # Commands accept this very certificate, whoever signed it and whatever name it is for.
+            # Commands accept exactly this certificate, whoever signed it and whatever its name.
             found["certificate"] = self._certificate.leaf
         draft = self._path.with_suffix(".new")
         draft.unlink(missing_ok=True)
@@ -242,7 +242,7 @@ class Announcement:
         draft.replace(self._path)
 
     def remove(self) -> None:
-        """Remove it, for good."""
+        """Remove the file, for good."""
         with self._lock:
             self._removed = True
             self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Tells the Hub that spawned this gateway when it was last used, so that no culler ends it in mid-cell.
+"""Reports a spawned gateway's last use to its Hub, so that no culler ends the gateway during a cell.
 
 A running or waiting cell is activity, a running program is, and so is whatever else uses a session. A page or
 a connection that is open and asks nothing is none. It looks at the sessions from time to time and compares
@@ -25,12 +25,12 @@ from cellgate_kernels.base.tasks import Supervisor
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 15.0
-"""Between two looks, and between two tries to reach a Hub that does not answer."""
+"""The seconds between two looks, and between two attempts to reach a Hub that does not answer."""
 MOST_ANSWER: Final = 64 * 1024
 
 
 class HubActivity:
-    """Reports of activity to a Hub. `start` it with the gateway, `close` it at the end."""
+    """Reports of activity to a Hub. Call `start` with the gateway, `close` at the end."""
 
     def __init__(
         self,
@@ -47,22 +47,22 @@ class HubActivity:
         self._pause = min(LOOK_SECONDS, settings.activity_interval)
         self._seen: dict[int, str] = {}
         self._used_at: float | None = None
-        """The last use that the Hub has not been told of yet."""
+        """The last use that has not been reported to the Hub yet."""
         self._told_at = float("-inf")
         self._failing = False
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Tell the Hub of activity from now on."""
+        """Report activity to the Hub from now on."""
         self._tasks.repeat(self.look, "activity for the Hub", pause=self._pause)
 
     async def close(self) -> None:
-        """Stop telling the Hub of activity."""
+        """Stop reporting activity to the Hub."""
         await self._tasks.cancel()
         await self._fetcher.close()
 
     async def look(self) -> float:
-        """Look at the sessions, and report if it is time; returns the seconds until the next look."""
+        """Check the sessions, and report if it is time; return the seconds until the next look."""
         if self._is_used():
             self._used_at = self._monotonic()
         if (
@@ -102,7 +102,7 @@ class HubActivity:
         self._used_at = None
 
     def _failed(self, why: str) -> None:
-        """Say once that the Hub can't be told; the next look tries again."""
+        """Log once that the Hub can't be reached; the next look tries again."""
         if not self._failing:
             logger.warning(
                 "The Hub could not be told of activity, and may end this server as unused: %s", why

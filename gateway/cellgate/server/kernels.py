@@ -1,4 +1,4 @@
-"""Opens what kernels come from: their folders, the engine, the fork server, the launcher, and the pool.
+"""Opens the sources of kernels: their folders, the engine, the fork server, the launcher, and the pool.
 
 It knows no sessions and no users. ``assembly`` opens the `KernelGround` first, and the pool once it is known
 who may come in.
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 INSTANCE_FILE = "instance"
 MOST_INSTANCE = 64
-"""Characters of a gateway's id, as clients take it."""
+"""The most characters of a gateway's id, as clients accept."""
 INSTANCE_BYTES = 1024
 PACKAGES = "packages"
 SOCKET_PATH_ROOM = 60
@@ -54,7 +54,7 @@ _NOT_ROOT = "only a gateway that is root, with an engine that is, can keep their
 
 @dataclass(frozen=True, slots=True)
 class KernelGround:
-    """What kernels are started from. `left`: the previous gateway's, by their ids, as `store` has them."""
+    """The sources of kernels. `left`: the previous gateway's kernels, by their ids, as `store` has them."""
 
     store: KernelStore
     left: Mapping[str, StoredKernel]
@@ -128,7 +128,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
     workspaces.mkdir(mode=0o700, exist_ok=True)
     runtime = settings.data_dir.resolve() / "run"
     if len(os.fsencode(runtime)) > SOCKET_PATH_ROOM:
-        # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
+        # Named after the data folder, which only one gateway uses: the next one finds a crash's leftovers.
         name = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
         runtime = Path(tempfile.gettempdir()) / f"cellgate-{os.getuid()}-{name}"
     ours = runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid()
@@ -153,7 +153,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 async def _engine(
     settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
 ) -> Engine | None:
-    """Return the engine, which is to remove the previous gateway's containers but these kernels'."""
+    """Return the engine, which removes the previous gateway's containers except these kernels'."""
     if settings.kernels.backend != "docker":
         return None
     spared = [kernel.provisioner["container"] for kernel in left.values()]
@@ -203,7 +203,7 @@ async def _fork_server(
     kernels = settings.kernels
     if not kernels.fork_server or kernels.backend != "sandbox":
         return None
-    # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
+    # Named after the data folder, which only one gateway uses: the next one finds the leftovers of a crash.
     name = hashlib.sha256(os.fsencode(settings.data_dir.resolve())).hexdigest()[:16]
     try:
         cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=kernels.sleep_after > 0)
@@ -247,7 +247,7 @@ def _shared_containers(
     shared = SharedContainers(
         engine,
         Roots(folders.runtime, folders.workspaces, folders.packages),
-        # A kernel that waits for it must have time left to learn that there will be none.
+        # A kernel that waits for a container must have time left to learn that there will be none.
         patience=min(START_TIMEOUT, settings.start_timeout * 2 / 3),
     )
     stack.push_async_callback(shared.close)

@@ -29,18 +29,18 @@ from cellgate_kernels.base.errors import GatewayFault
 access_logger = logging.getLogger("cellgate.access")
 
 IDS = ("principal", "session", "kernel", "execution", "cause", "reason", "record", "part", "task", "client")
-"""Fields that a line may have besides its text, given by `extra`: what it is about, and why."""
+"""The fields that a line may have besides its text, given by `extra`: its subject, and the cause."""
 
 LONGEST_FIELD = 300
-"""Characters of a field; names that clients choose may be as long as a request's head."""
+"""The most characters of a field; names that clients choose may be as long as a request's head."""
 
 MINUTE = 60.0
 MOST_REQUESTS = 60
-"""Lines a minute of one kind about requests, which strangers can cause."""
+"""The most lines a minute of one kind about requests, which strangers can cause."""
 MOST = 600
-"""Lines a minute of one kind about anything else."""
+"""The most lines a minute of one kind about anything else."""
 STRANGERS = ("cellgate.access", "tornado")
-"""Loggers, with those below them, whose lines strangers can cause."""
+"""The loggers, with their children, whose lines strangers can cause."""
 MOST_KINDS = 1000
 
 Line = MutableMapping[str, Any]
@@ -69,7 +69,7 @@ class PacedHandler(logging.StreamHandler[TextIO]):
         self._minutes: dict[Kind, _Minute] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it, unless there were too many of its kind. Called with the handler's lock held."""
+        """Write a record, unless there were too many of its kind. Called with the handler's lock held."""
         if record.levelno <= logging.DEBUG or self._may_write(record):
             super().emit(record)
 
@@ -90,7 +90,7 @@ class PacedHandler(logging.StreamHandler[TextIO]):
         return True
 
     def tell_left_out(self, *, all_of_them: bool = False) -> None:
-        """Write the numbers of lines that were left out in minutes that are over, or until now."""
+        """Write the number of lines left out in each minute that is over, or until now."""
         with self.lock or threading.Lock():
             now = self._clock()
             for kind, minute in tuple(self._minutes.items()):
@@ -109,7 +109,7 @@ class PacedHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def close(self) -> None:
-        """Tell what was left out until now."""
+        """Write the number of lines left out until now."""
         self.tell_left_out(all_of_them=True)
         super().close()
 
@@ -129,7 +129,7 @@ def configure(level: int, *, json: bool) -> PacedHandler:
 
 
 def without_values(record: logging.LogRecord) -> bool:
-    """Cut what tornado quotes of a request that it can't read: that may be a token with a stray character."""
+    """Cut tornado's quotes of an unreadable request: they may be a token with a stray character."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             str(each).partition("'")[0].partition('"')[0] if isinstance(each, HTTPInputError) else each
@@ -139,7 +139,7 @@ def without_values(record: logging.LogRecord) -> bool:
 
 
 def formatter(*, json: bool, colors: bool = False) -> logging.Formatter:
-    """Make a line of a record: JSON, or text for people."""
+    """Format a record as a line: JSON, or text for people."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -161,7 +161,7 @@ def formatter(*, json: bool, colors: bool = False) -> logging.Formatter:
 
 
 def _cut(_: object, __: str, line: Line) -> Line:
-    """Cut what clients may have chosen."""
+    """Cut text that clients may have chosen."""
     for name in IDS:
         value = line.get(name)
         if isinstance(value, str) and len(value) > LONGEST_FIELD:

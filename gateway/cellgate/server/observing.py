@@ -1,4 +1,4 @@
-"""Connects what the rooms report to metrics and traces, and samples what nobody reports.
+"""Connects the reports of all rooms to metrics and traces, and samples values that no room reports.
 
 `Observer` overrides the classes that pool, sessions and executions report to. `Sampler` looks at the kernels'
 memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms' own business.
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 10.0
 LAG_PAUSE = 0.5
-"""Seconds between two looks at the loop's lag: two wake-ups a second cost nothing that could be measured."""
+"""The seconds between two measurements of the loop's lag: two wake-ups a second have no measurable cost."""
 
 
 class Observer(SessionObserver, PoolObserver):
-    """Makes metrics and traces of what pool, sessions and executions report."""
+    """Makes metrics and traces of the reports of pool, sessions and executions."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
@@ -127,7 +127,7 @@ class Sampler:
         await self._tasks.cancel()
 
     async def look(self) -> float:
-        """Take one sample; returns the seconds until the next."""
+        """Take one sample; return the seconds until the next."""
         try:
             sample = await self._lane.run(_sample, self._data, self._processes())
             record = await self._record.disk_bytes()

@@ -1,4 +1,4 @@
-"""Opens what knows the people: users, tokens and all ways to log in, quotas, and what changes of them do."""
+"""Opens the rooms for people: users, tokens and all ways to log in, quotas, and the effects of changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncE
             provider = ProviderSignIn(people.oidc, keys)
             stack.push_async_callback(provider.close)
     if people.hub is not None:
-        # The last: it asks the Hub about every token that nobody else knows.
+        # The last: it asks the Hub about every token that no other way knows.
         logins = HubAuthenticator(people.hub)
         others.append(logins)
         if people.hub.token:
@@ -82,7 +82,7 @@ def _access(front: FrontSettings, authentication: Authentication) -> AccessPolic
 
 
 class Changes:
-    """What follows from a change of users and tokens: connections and sessions end, quotas are others."""
+    """The effects of changes of users and tokens: connections and sessions end, quotas change."""
 
     def __init__(
         self, services: Services, servers: tuple[Listener, ...], authentication: Authentication
@@ -93,12 +93,12 @@ class Changes:
         self._authentication = authentication
 
     def logins_changed(self) -> None:
-        """Close the connections that logins opened which have ended, and look roles up again."""
+        """Close the connections of ended logins, and look roles up again."""
         self.end_logins()
         self._people.usage.refresh()
 
     def end_logins(self) -> None:
-        """Close the connections that logins opened which have ended."""
+        """Close the connections of ended logins."""
         for server in self._servers:
             server.end_logins(self._authentication.is_valid)
 
@@ -118,7 +118,7 @@ class Changes:
 
 
 async def measure_records(usage: Usage, journal: RecordStore, settings: QuotaSettings) -> None:
-    """Load the size of each principal's records; later writes add to it. Without a file nobody has quotas."""
+    """Load each principal's record size; later writes add to it. Without a quotas file, does nothing."""
     if settings.file is not None:
         usage.load_records(await journal.reads.record_sizes())
 

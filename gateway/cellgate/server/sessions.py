@@ -1,4 +1,4 @@
-"""Opens sessions, and what reads their records and files, and adopts the previous gateway's."""
+"""Opens sessions and the readers of their records and files, and adopts the previous gateway's sessions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_sessions(
     observer: SessionObserver,
     stack: AsyncExitStack,
 ) -> Sessions:
-    """Open the registry of sessions, and what reads and converts their records and files."""
+    """Open the registry of sessions, and the rooms that read and convert their records and files."""
     pool, usage, journal, lanes = kernels.pool, people.usage, storage.journal, storage.lanes
     directory, reserve = people.access.authentication.directory, settings.storage.reserve
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers, reserve=reserve)
@@ -96,7 +96,7 @@ def open_sessions(
 
 
 async def recover_sessions(services: Services, ground: KernelGround) -> None:
-    """Adopt the previous gateway's sessions whose kernels are alive, and remove whatever else it left."""
+    """Adopt the previous gateway's sessions with living kernels, and remove its other leftovers."""
     manager, engine, left = services.sessions.manager, ground.engine, ground.left
     kernels = left if engine is not None else {}
     recovery = Recovery(services.storage.journal, ground.launcher, kernels, manager.opener)

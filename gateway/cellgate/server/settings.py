@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from cellgate_kernels.base.settings import ContainerSettings
 
 ContainerPer = Literal["session", "principal"]
-"""What each container is for."""
+"""The owner of each container."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontSettings:
-    """Where the gateway listens, and for whom. `keep_alive`: seconds between signs of life on a stream."""
+    """The gateway's addresses and clients. `keep_alive`: seconds between signs of life on a stream."""
 
     ip: str = option("127.0.0.1", "The address to listen on.", metavar="ADDRESS")
     port: int = option(8888, "The port to listen on; 0: a free one.", least=0, most=65535, metavar="PORT")
@@ -71,7 +71,7 @@ class FrontSettings:
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """How the record and the data folder are kept. Sizes in bytes."""
+    """The storage of the record and the data folder. Sizes in bytes."""
 
     record: str = option(
         "",
@@ -101,7 +101,7 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class KernelSettings:
-    """What kernels are and how they start. `container`: with the backend docker. Durations in seconds."""
+    """The kinds of kernels and their start. `container`: with the backend docker. Durations in seconds."""
 
     backend: str
     isolation: str
@@ -141,7 +141,7 @@ class KernelSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeopleSettings:
-    """Who may use the gateway, and who vouches for them. `token`: the administrator's; None asks for none."""
+    """The gateway's users, and services that vouch for them. `token`: the administrator's; None: unneeded."""
 
     token: str | None
     quotas: QuotaSettings

@@ -1,4 +1,4 @@
-"""Opens what a gateway keeps: the data folder, the record in it or in PostgreSQL, and its audit trail."""
+"""Opens the gateway's storage: the data folder, the record in it or in PostgreSQL, and its audit trail."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 With `--log-level debug` a session has a `LoggedMachine`. A line names the session by its number in the record
 and has words and numbers of the machine alone: no code, no outputs, no names that users chose. `replay` gives
-the stimuli to a fresh machine and finds the first step that differs; so a fault of the field becomes a test.
+the stimuli to a fresh machine and finds the first step that differs; so a fault in production becomes a test.
 
-As a program (``python -m cellgate.sessions.decisions < LOG``) it says what a log's replay came to.
+As a program (``python -m cellgate.sessions.decisions < LOG``) it prints the result of a log's replay.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cellgate.sessions.machine import Occupancy, Occupant, SessionMachine, Step
 logger = logging.getLogger(__name__)
 
 WORD = "decision"
-"""Begins each line of a decision; what stands before it in a log is not read."""
+"""The first word of a decision in a line; the text before it is not read."""
 BEGINS = "begins"
 ARROW = "->"
 LONGEST_LINE = 2000
-"""Characters of a line that are read."""
+"""The most characters of a line that are read."""
 MOST_LIVES = 10_000
-"""Sessions that a replay follows at the same time."""
+"""The most sessions that a replay follows at the same time."""
 MOST_FACTS = 8
 MOST_DIGITS = 15
 
@@ -52,8 +52,8 @@ STIMULI: Mapping[str, frozenset[str]] = MappingProxyType(_stimuli())
 class LoggedMachine(SessionMachine):
     """A machine that logs its decisions. `session`: the number of the session in the record.
 
-    Each life of a session has a name of its own in the log, and its lines are numbered, so that a reader
-    notices when some are missing. The same answer about the idle time is logged once.
+    Each life of a session has its own name in the log, and its lines are numbered, so that a reader notices
+    missing lines. Equal consecutive answers about the idle time are logged once.
     """
 
     def __init__(self, session: int) -> None:
@@ -64,7 +64,7 @@ class LoggedMachine(SessionMachine):
         self._write(BEGINS)
 
     def note(self, stimulus: str, facts: Mapping[str, int], step: Step) -> None:
-        """Log one decision, unless it is the one about the idle time that was made before."""
+        """Log one decision, unless it repeats the last one about the idle time."""
         told = "".join(f" {name}={_word(fact)}" for name, fact in facts.items())
         text = f"{stimulus}{told} {ARROW} {step}"
         if stimulus == Occupancy.idled.__name__:
@@ -80,7 +80,7 @@ class LoggedMachine(SessionMachine):
 
 def _noted(name: str) -> Callable[..., Step]:
     def stimulus(machine: LoggedMachine, **facts: int) -> Step:
-        # Looked up here, so that a test may put a mistake in its place.
+        # Looked up at each call, so that a test may replace the method by a faulty one.
         step: Step = getattr(super(LoggedMachine, machine), name)(**facts)
         machine.note(name, facts, step)
         return step
@@ -97,13 +97,13 @@ def _word(fact: int) -> str:
 
 
 def machine_of(session: int) -> SessionMachine:
-    """Return the machine of a session that begins, by its number; one that logs if the log wants that."""
+    """Return the machine for a new session, by its number; it logs if the log level is debug."""
     return LoggedMachine(session) if logger.isEnabledFor(logging.DEBUG) else SessionMachine()
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first decision that a replay does not make as the log has it. `line`: its number in the log."""
+    """The first decision that differs between a replay and the log. `line`: its number in the log."""
 
     line: int
     life: str
@@ -115,7 +115,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class DecisionReplay:
-    """What a replay came to. `skipped`: decisions of sessions whose beginning is not in the log."""
+    """The result of a replay. `skipped`: decisions of sessions whose beginning is not in the log."""
 
     lives: int
     decisions: int
@@ -136,7 +136,7 @@ class _Decision:
 
 
 def replay(lines: Iterable[str]) -> DecisionReplay:
-    """Replay the decisions in a log, up to the first that differs; other lines may stand between them."""
+    """Replay the decisions in a log, up to the first that differs; other lines are skipped."""
     machines: dict[str, tuple[SessionMachine, int]] = {}
     lives = decisions = skipped = 0
     for line, text in enumerate(lines, 1):
@@ -161,7 +161,7 @@ def replay(lines: Iterable[str]) -> DecisionReplay:
 
 
 def _problem(machine: SessionMachine, found: _Decision) -> str:
-    """Give a decision's stimulus to a machine; return how the step differs, or nothing."""
+    """Give a decision's stimulus to a machine; return how the step differs, or an empty text."""
     if STIMULI.get(found.stimulus) != frozenset(found.facts):
         return f"the machine knows no `{found}`; the log is of another version"
     step = getattr(machine, found.stimulus)(**found.facts)
@@ -169,7 +169,7 @@ def _problem(machine: SessionMachine, found: _Decision) -> str:
 
 
 def _read(line: str) -> _Decision | None:
-    """Return the decision in a line of the log; None if there is none."""
+    """Return the decision in a line of the log; None without one."""
     words = line[:LONGEST_LINE].partition(f"{WORD} ")[2].split(maxsplit=MOST_FACTS + 4)
     life, colon, number = words[0].partition(":") if len(words) > 1 else ("", "", "")
     plain = life.isascii() and life.replace("-", "").isalnum()
@@ -178,7 +178,7 @@ def _read(line: str) -> _Decision | None:
     stimulus, *rest = words[1:]
     if _plain(stimulus) == BEGINS:
         return _Decision(life, int(number), BEGINS, {}, "")
-    # The words of a line are shown on terminals, so none may have other characters.
+    # The words of a line are shown on terminals, so other characters are refused.
     if ARROW not in rest[:-1] or not stimulus.isascii() or not stimulus.isidentifier():
         return None
     at = rest.index(ARROW)
@@ -194,13 +194,13 @@ def _read(line: str) -> _Decision | None:
 
 
 def _plain(word: str) -> str:
-    """Return the letters with which a word begins: quotes or colours of a log may follow."""
+    """Return the letters at the start of a word: quotes or colours of a log may follow."""
     end = next((at for at, letter in enumerate(word) if not (letter.isalpha() or letter == "_")), len(word))
     return word[:end]
 
 
 def main() -> int:
-    """Replay the log on standard input, and say what that came to; returns the exit code."""
+    """Replay the log on standard input, and print the result; return the exit code."""
     found = replay(iter(partial(sys.stdin.readline, LONGEST_LINE), ""))
     sys.stdout.write(
         f"{found.lives} sessions, {found.decisions} decisions; {found.skipped} without a beginning\n"

@@ -1,10 +1,10 @@
-"""The decisions of a session as a state machine: what happens to it goes in, the next step comes out.
+"""The decisions of a session as a state machine: its events go in, the next step comes out.
 
-Pure: no sockets, no clock, no tasks, no kernels. Each public method that returns a `Step` is a stimulus, and
-its arguments are facts that the machine does not know by itself. What a step does to the queue and to the
-session's cells is counted here at once; ``worker``, ``queue``, ``holds``, ``replacement``, ``rollbacks`` and
-``end`` carry the step out before anything else happens, and have no conditions of their own. So the stimuli
-of a session, in their order, make the same steps again: ``decisions`` logs and replays them.
+Pure: no sockets, no clock, no tasks, no kernels. Each public method that returns a `Step` is a stimulus. Its
+arguments are facts that the machine does not know by itself. The effects of a step on the queue and on the
+session's cells are counted here at once; ``worker``, ``queue``, ``holds``, ``replacement``, ``rollbacks`` and
+``end`` carry the step out before any other stimulus, without conditions of their own. So the stimuli of a
+session, in their order, always make the same steps: ``decisions`` logs and replays them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from enum import Enum, IntEnum, StrEnum
 from types import MappingProxyType
 
 MOST_FAULTS = 3
-"""Internal errors, with no cell completed in between, that a session gets over."""
+"""The internal errors in a row, without a completed cell between them, that a session survives."""
 MOST_REVIVALS = 5
-"""Kernels that a session gets in a row without a cell."""
+"""The kernels in a row, without a cell between them, that a session may start."""
 MOST_QUESTIONS = 16
-"""Questions to the kernel that wait or are being answered."""
+"""The most questions to the kernel that wait or are being answered."""
 
 
 class Occupant(IntEnum):
-    """What can occupy a session; several may at once. Each is a bit.
+    """A use that occupies a session; several may at once. Each is a bit.
 
-    `QUEUED`: anything waits in the queue, a `RESTART` included, or has ended there and is not recorded yet.
-    `HELD`: a branch, a checkpoint or an exploration is being made of it, or its kernel is asked something.
-    `DUE`: the checkpoint after its last cell is not made yet. `CHECKPOINTS`: automatic ones that live.
+    `QUEUED`: the queue has a cell or a `RESTART`, or an ended cell that is not recorded yet. `HELD`: a
+    branch, a checkpoint or an exploration is being made from the session, or its kernel is answering a
+    question. `DUE`: the checkpoint after its last cell is not made yet. `CHECKPOINTS`: it has automatic ones.
     """
 
     CELL = 1
@@ -46,11 +46,11 @@ class Occupant(IntEnum):
 
 
 Act = Enum("Act", "SEND BESIDE TAKE KEEP HOLD IDLE REVIVE")
-"""What somebody wants to do with a session.
+"""A request to do something with a session.
 
 `SEND` a new cell at once; run one `BESIDE` others; `TAKE` the next cell from the queue; `KEEP` a checkpoint
-after one; `HOLD` it for a branch, a checkpoint or a question; let its idle time `IDLE` away; `REVIVE` its
-kernel without a cell.
+after a cell; `HOLD` the session for a branch, a checkpoint or a question; let its idle time run (`IDLE`);
+`REVIVE` its kernel without a cell.
 """
 
 _O = Occupant
@@ -60,28 +60,28 @@ FORBIDDING: Mapping[Act, tuple[Occupant, ...]] = MappingProxyType(
         Act.BESIDE: (_O.HELD, _O.ENDING),
         Act.TAKE: (_O.HELD, _O.ENDING),
         Act.KEEP: (_O.CELL, _O.HELD, _O.ENDING),
-        # It waits for another hold.
+        # A hold waits for the earlier hold.
         Act.HOLD: (
             *(_O.ENDING, _O.EXPLORED, _O.CELL, _O.BESIDE, _O.QUEUED, _O.RESTART, _O.REPLACING, _O.PACKAGES),
         ),
-        # The time runs while a kernel is replaced for a client that has gone.
+        # The idle time also runs while a kernel is replaced for a client that has gone.
         Act.IDLE: (
             *(_O.CELL, _O.BESIDE, _O.QUEUED, _O.RESTART, _O.PACKAGES, _O.CLIENTS, _O.PROGRAMS, _O.PORTS),
             _O.HELD,
         ),
-        # What was lost can be gone back to while there are checkpoints: a new kernel would end them.
+        # With checkpoints, the lost state can be restored: a new kernel would end them.
         Act.REVIVE: (_O.REPLACING, _O.CELL, _O.RESTART, _O.ENDING, _O.CHECKPOINTS),
     }
 )
-"""The occupants that forbid each act; of several, the first is the reason."""
+"""The occupants that forbid each act; the first one that is there is the reason."""
 
 
 def forbids(act: Act, there: int) -> Occupant | None:
-    """Return which of the occupants in `there`, a sum of bits, forbids an act; None if it is allowed."""
+    """Return the occupant in `there`, a sum of bits, that forbids an act; None if it is allowed."""
     return next((each for each in FORBIDDING[act] if each & there), None)
 
 
-# A quick cell asks for these, so no more is looked at than needed.
+# Every quick cell checks these sums, so only the needed ones are made.
 _SEND, _BESIDE, _TAKE, _KEEP = (sum(FORBIDDING[act]) for act in (Act.SEND, Act.BESIDE, Act.TAKE, Act.KEEP))
 _CELL, _ENDING, _DUE = int(_O.CELL), int(_O.ENDING), int(_O.DUE)
 _RUNNING = _O.CELL | _O.BESIDE
@@ -96,23 +96,23 @@ Step = StrEnum(
     " REPLACE GIVE_UP NOTE_DEATH NOTE_AND_REVIVE REVIVE TELL_DEAD CLOSE"
     " FAIL_CELL BREAK_OFF RESUME END DETACH",
 )
-"""What a session does next.
+"""The next step of a session.
 
-`GO`: what was asked for may be done. `INSIST`: as `RESTART`, and a cell is given up for it. `LEAVE`: the
-worker is done. `KEEP`, `SKIP`: the checkpoint that follows a cell is made or not. `GO_ON`: attend to the
-current cell, which was sent. `FINISH`: record the end of a cell that did not run. `RESTART`: get another
-kernel, by the queue. `LOOK`: look whether the first queued cell may run. `WATCH`: let it end at its deadline.
-`REPLACE`, `GIVE_UP`: replace the kernel at once or not at all; after a cell, what is queued is cancelled.
+`GO`: do what was requested. `INSIST`: as `RESTART`, after giving up a cell. `LEAVE`: the worker is done.
+`KEEP`, `SKIP`: make the checkpoint that follows a cell, or don't. `GO_ON`: follow the current cell, which was
+sent. `FINISH`: record the end of a cell that did not run. `RESTART`: get another kernel, by the queue.
+`LOOK`: check whether the first queued cell may run. `WATCH`: end it at its deadline. `REPLACE`, `GIVE_UP`:
+replace the kernel at once or not at all; after a cell, the queued cells are cancelled.
 `TELL_DEAD`: tell clients that there is no kernel. `CLOSE`: close the kernel's connection.
 """
 
 
 class Occupancy:
-    """What occupies a session, and what may come to it.
+    """The occupants of a session, and the decisions about newcomers.
 
-    `there`: the occupants that it can count itself, a sum of bits. `waiting`: cells in the queue. `over`:
-    those that ended there and are not recorded. `restarts`: those that are queued. `beside` and `holds`: how
-    many there are.
+    `there`: the occupants that the machine can count itself, a sum of bits. `waiting`: cells in the queue.
+    `over`: cells that ended in the queue and are not recorded. `restarts`: restarts in the queue. `beside`,
+    `holds`: their numbers.
     """
 
     def __init__(self) -> None:
@@ -130,14 +130,14 @@ class Occupancy:
         return self.there & _BUSY != 0
 
     def came(self, *, occupant: Occupant) -> Step:
-        """Count an occupant that no step has brought: an adopted cell, a hold, a replacement."""
+        """Count an occupant that no step has added: an adopted cell, a hold, a replacement."""
         if occupant is _O.HELD:
             self.holds += 1
         self.there |= occupant
         return Step.NOTHING
 
     def went(self, *, occupant: Occupant) -> Step:
-        """Discount an occupant; of cells beside and of holds, one."""
+        """Remove an occupant; of cells beside and of holds, only one."""
         left = 0
         if occupant is _O.HELD:
             self.holds = left = self.holds - 1
@@ -153,17 +153,17 @@ class Occupancy:
         return Step.NOTHING
 
     def asked(self, *, room: int) -> Step:
-        """Decide whether a new cell may come in where at most `room` may wait."""
+        """Decide whether a new cell may be queued where at most `room` cells may wait."""
         if self.there & _ENDING:
             return Step.REFUSE_ENDING
         return Step.REFUSE_FULL if self.waiting >= room else Step.GO
 
     def asked_beside(self, *, wanted: bool, alive: bool) -> Step:
-        """Decide whether a Jupyter client's cell may run beside others, if that is `wanted`."""
+        """Decide whether a Jupyter client's cell may run beside others, if `wanted`."""
         return Step.BESIDE if wanted and alive and not self.there & _BESIDE else Step.QUEUE
 
     def hold_wanted(self, *, alive: bool, packages: bool, questions: int) -> Step:
-        """Decide whether it may be branched, explored or asked now; so many `questions` wait already."""
+        """Decide whether it may be branched, explored or questioned now; `questions`: the number waiting."""
         occupant = forbids(Act.HOLD, self.there | (packages and _O.PACKAGES))
         if occupant is not None:
             return Step.REFUSE_EXPLORED if occupant is _O.EXPLORED else Step.REFUSE_BUSY
@@ -172,15 +172,15 @@ class Occupancy:
         return Step.REFUSE_MANY if questions >= MOST_QUESTIONS else Step.GO
 
     def files_wanted(self, *, shared: bool) -> Step:
-        """Decide whether a checkpoint may keep or change the files, which other sessions may use too."""
+        """Decide whether a checkpoint may store or change the files; `shared`: other sessions use them."""
         return Step.REFUSE_SHARED if shared else Step.GO
 
     def chosen(self, *, cells: int) -> Step:
-        """Decide whether a branch may be gone on as, in which so many cells have been sent."""
+        """Decide whether the session may continue as a branch with this number of sent `cells`."""
         return Step.REFUSE_BUSY if self.busy or cells != 1 else Step.GO
 
     def idled(self, *, packages: bool, clients: bool, programs: bool, ports: bool) -> Step:
-        """Decide whether the session's idle time runs. `clients`: of its channels; the others: in use."""
+        """Decide whether the session's idle time runs. `clients`: channels are open; others are in use."""
         there = self.there | (packages and _O.PACKAGES) | (clients and _O.CLIENTS)
         there |= (programs and _O.PROGRAMS) | (ports and _O.PORTS)
         return Step.IDLE if forbids(Act.IDLE, there) is None else Step.IN_USE
@@ -189,7 +189,7 @@ class Occupancy:
         self.over, self.waiting = self.over + self.waiting, 0
 
     def _recount(self) -> None:
-        """Find out which occupants of the queue are there, when it has become shorter."""
+        """Recount the occupants of the queue after it has become shorter."""
         self.there &= ~(_O.QUEUED | _O.RESTART)
         if self.restarts:
             self.there |= _O.QUEUED | _O.RESTART
@@ -208,7 +208,7 @@ class SessionMachine(Occupancy):
         super().__init__()
         self._revivals = 0
         self._faults = 0
-        # A cell has been completed, and nothing that follows it has failed.
+        # Whether a cell has been completed, and no step after it has failed.
         self._completed = False
 
     # Requests
@@ -216,7 +216,7 @@ class SessionMachine(Occupancy):
     def submitted(self, *, alive: bool, prepared: bool, turn: bool, due: bool) -> Step:
         """Decide whether a cell is sent at once or queued.
 
-        `prepared`: something has to be done for it first. `turn`: its principal may run it now. `due`: the
+        `prepared`: the cell needs a step before it. `turn`: its principal may run it now. `due`: the
         checkpoint after the last cell is not made yet.
         """
         there = self.there | _DUE if due else self.there
@@ -236,7 +236,7 @@ class SessionMachine(Occupancy):
         return Step.BESIDE
 
     def stopped(self, *, found: bool, running: bool) -> Step:
-        """Decide how a cell is stopped that was `found` among the unfinished ones."""
+        """Decide how to stop a cell that was `found` among the unfinished ones."""
         if not found:
             return Step.NOTHING
         return Step.INTERRUPT if running else self._remove(Step.REMOVE)
@@ -247,7 +247,7 @@ class SessionMachine(Occupancy):
         return step
 
     def restart_wanted(self) -> Step:
-        """Decide about a restart on request: what is queued is cancelled, and a running cell given up."""
+        """Decide about a requested restart: queued cells are cancelled, and a running cell is given up."""
         step = Step.INSIST if self.there & _RUNNING else Step.RESTART
         self._cancel()
         self._restart()
@@ -256,11 +256,11 @@ class SessionMachine(Occupancy):
     # The worker
 
     def resumed(self, *, broken: bool) -> Step:
-        """Decide what a fresh worker begins with; `broken`: the former one failed at the current cell."""
+        """Decide the first step of a fresh worker; `broken`: the former one failed at the current cell."""
         return Step.WRAP_UP if broken and self.there & _CELL else Step.GO
 
     def free(self, *, due: bool) -> Step:
-        """Decide what the worker does next. `due`: a checkpoint is to be made before another cell."""
+        """Decide the worker's next step. `due`: a checkpoint must be made before another cell."""
         if self._completed:
             self._faults, self._completed = 0, False
         there = self.there
@@ -296,13 +296,13 @@ class SessionMachine(Occupancy):
         return self._remove(Step.RUN)
 
     def kernel_wanted(self, *, alive: bool) -> Step:
-        """Decide whether what begins needs another kernel first."""
+        """Decide whether the next cell needs another kernel first."""
         return Step.GO if alive else Step.REPLACE
 
     def ran(
         self, *, recorded: bool, gave_up: bool, broken: bool, kernel: bool, exited: bool, transient: bool
     ) -> Step:
-        """Decide about the kernel of a cell that has ended, before that is `recorded` and once more after.
+        """Decide about the kernel after a cell's end, once before that is `recorded` and once after.
 
         `gave_up`: the cell may still run there. `broken`: an internal error ended it; then its end is
         recorded first. `kernel`: there is one. `exited`: it is dead. `transient`: the session ends with the
@@ -319,19 +319,19 @@ class SessionMachine(Occupancy):
         return Step.GIVE_UP if transient else Step.REPLACE
 
     def settled(self, *, kernel: bool, exited: bool, clients: bool) -> Step:
-        """Decide about the kernel when all that a cell's end brought is done. `clients`: of the channels."""
+        """Decide about the kernel after all consequences of a cell's end. `clients`: of the channels."""
         if kernel:
             return self._exited(clients) if exited else Step.NOTHING
         return Step.REVIVE if clients else Step.NOTHING
 
     def ran_beside(self, *, gave_up: bool, same: bool) -> Step:
-        """Decide about the kernel of a cell beside others; `same`: it is still the session's."""
+        """Decide about the kernel of a cell beside others; `same`: the kernel is still the session's."""
         return Step.RESTART if gave_up and same else Step.NOTHING
 
     # The kernel
 
     def kernel_exited(self, *, same: bool, clients: bool) -> Step:
-        """Decide about a kernel's death; `same`: it was the session's. A cell's worker sees it itself."""
+        """Decide about a kernel's death; `same`: it was the session's. A cell's worker notices on its own."""
         return self._exited(clients) if same else Step.NOTHING
 
     def _exited(self, clients: bool) -> Step:
@@ -340,7 +340,7 @@ class SessionMachine(Occupancy):
         return Step.NOTE_AND_REVIVE if clients else Step.NOTE_DEATH
 
     def missed(self, *, alive: bool, checkpoints: bool) -> Step:
-        """Decide whether there is to be a kernel without a cell. `checkpoints`: automatic ones live."""
+        """Decide whether to start a kernel without a cell. `checkpoints`: there are automatic ones."""
         if alive:
             return Step.NOTHING
         occupant = forbids(Act.REVIVE, self.there | (checkpoints and _O.CHECKPOINTS))
@@ -353,15 +353,15 @@ class SessionMachine(Occupancy):
         return Step.RESTART
 
     def rollback_failed(self, *, insists: bool, alive: bool, same: bool) -> Step:
-        """Decide whether a kernel that was not rolled back is replaced; `insists`: a cell was given up."""
+        """Decide whether to replace a kernel whose rollback failed; `insists`: a cell was given up."""
         return Step.REPLACE if insists and alive and same else Step.NOTHING
 
     def checkpoint_due(self, *, alive: bool, shared: bool) -> Step:
-        """Decide whether the checkpoint after a cell is made; `shared`: others use the files."""
+        """Decide whether to make the checkpoint after a cell; `shared`: other sessions use the files."""
         return Step.SKIP if not alive or shared or self.there & _O.BESIDE else Step.KEEP
 
     def first_waits(self, *, limited: bool) -> Step:
-        """Decide whether the first queued cell ends at its deadline; `limited`: it has one, not watched."""
+        """Decide whether to watch the first queued cell's deadline; `limited`: it has one, unwatched."""
         apart = self.there & (_O.REPLACING | _CELL) == _O.REPLACING
         return Step.WATCH if limited and apart and self.waiting else Step.NOTHING
 
@@ -372,7 +372,7 @@ class SessionMachine(Occupancy):
     # Faults and the end
 
     def failed(self, *, broken: bool) -> Step:
-        """Decide what becomes of the current cell after an internal error; `broken`: that is the second."""
+        """Decide the fate of the current cell after an internal error; `broken`: it is the second error."""
         self._completed = False
         self._cancel()
         self.restarts = 0
@@ -384,13 +384,13 @@ class SessionMachine(Occupancy):
         return Step.BREAK_OFF
 
     def broken_off(self) -> Step:
-        """Decide whether a session goes on after an internal error."""
+        """Decide whether the session continues after an internal error."""
         if self.there & _ENDING:
             return Step.NOTHING
         return Step.END if self._faults > MOST_FAULTS else Step.RESUME
 
     def misheard(self, *, connected: bool, gave_up: bool) -> Step:
-        """Decide about a kernel of which a message was lost; `gave_up`: the cell's end will replace it."""
+        """Decide about a kernel that lost a message; `gave_up`: the cell's end will replace the kernel."""
         if not connected:
             return Step.NOTHING
         if self.there & _CELL and gave_up:
@@ -406,7 +406,7 @@ class SessionMachine(Occupancy):
         return Step.DETACH if keep_kernel else Step.END
 
     def drained(self) -> Step:
-        """Decide what is left to be done of an ending session's queue."""
+        """Decide the remaining step for an ending session's queue."""
         step = Step.FINISH if self.over else Step.RESTART if self.restarts else Step.NOTHING
         self.over -= step is Step.FINISH
         self.restarts -= step is Step.RESTART
@@ -414,7 +414,7 @@ class SessionMachine(Occupancy):
         return step
 
     def closed(self) -> Step:
-        """Count nothing that waited for a session which is over."""
+        """Drop all counts of waiting cells: the session is over."""
         self.restarts = 0
         self.there &= ~_CELL
         self._recount()

@@ -1,6 +1,6 @@
 """The frames between the gateway and the keeper of a kernel's sandbox, shared by ``programs`` and ``ports``.
 
-A frame is its kind, the size of what follows, and that. ``inside/programs.py`` tells the protocol.
+A frame is its kind, the size of its payload, and the payload. ``inside/programs.py`` describes the protocol.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 HEAD: Final = struct.Struct(">BI")
 NUMBER: Final = struct.Struct(">I")
 MOST_REASON: Final = 256
-"""Bytes of a `FAILED`."""
+"""The largest payload of a `FAILED` frame in bytes."""
 
 
 class ToKeeper(IntEnum):
-    """What the gateway sends."""
+    """The kinds of frames that the gateway sends."""
 
     START = 1
     INPUT = 2
@@ -31,7 +31,7 @@ class ToKeeper(IntEnum):
 
 
 class FromKeeper(IntEnum):
-    """What the keeper sends."""
+    """The kinds of frames that the keeper sends."""
 
     STARTED = 33
     FAILED = 34

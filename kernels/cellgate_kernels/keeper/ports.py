@@ -1,7 +1,7 @@
 """A connection to a program that listens on a port inside a kernel's sandbox, relayed by the kernel's keeper.
 
-The keeper's half is ``inside/ports.py``. What comes from there is from a sandbox, where anybody may have
-taken the keeper's place: it gets a port's number and whatever the caller writes, and the caller reads bytes.
+The keeper's half is ``inside/ports.py``. In a sandbox, user code may have taken the keeper's place. So the
+other side gets only a port's number and the caller's bytes, and its answers are passed on as bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cellgate_kernels.base.local_stream import open_stream
 from cellgate_kernels.keeper.frames import HEAD, MOST_REASON, NUMBER, FromKeeper, ToKeeper, frame
 
 CONNECT_SECONDS: Final = 10.0
-"""The keeper itself gives up earlier."""
+"""The deadline of a connection; the keeper's own is earlier."""
 BUFFER: Final = 64 * 1024
-"""Bytes that wait in each direction: more is not read from the program, or makes `drain` wait."""
+"""The most bytes that wait in each direction: reading from the program pauses, or `drain` waits."""
 
 PortStreams = tuple[StreamReader, StreamWriter]
 

@@ -1,10 +1,10 @@
 """A program beside a kernel, in its sandbox: started by the kernel's keeper, one connection for each.
 
-The keeper's half is ``inside/programs.py``, which tells the protocol. In a sandbox anybody may have taken the
-keeper's place: a frame's size and kind are checked before it is read, and it becomes a typed value. Each
-frame brings something, output or the news of input that was taken; whoever sends one that does not is left. A
-program may write byte by byte, so all programs together have few frames in a turn of the loop (``places``).
-While nobody calls `next`, nothing is read, and the program waits.
+The keeper's half is ``inside/programs.py``, which describes the protocol. In a sandbox user code may have
+taken the keeper's place: a frame's size and kind are checked before it is decoded to a typed value. Each
+frame must bring output or acknowledge input; the connection is closed at the first frame that does neither.
+A program may write byte by byte, so all programs together have few frames in a turn of the loop (``places``).
+While no caller awaits `next`, the connection is not read, and the program has to wait.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
 MOST_OUTPUT: Final = 32 * 1024
-"""Bytes of output in one frame."""
+"""The most bytes of output in one frame."""
 MOST_UNTAKEN: Final = 1024 * 1024
-"""Input that a program has not taken yet."""
+"""The most bytes of input that a program has not read yet."""
 MOST_WORDS: Final = 128 * 1024
-"""Bytes of a program's arguments, variables and folder together."""
+"""The most bytes of a program's arguments, variables and folder together."""
 _MOST_NAME: Final = 200
-"""Characters of a name that a message repeats."""
+"""The most characters of a program's name that a message repeats."""
 _ONE_BY_ONE: Final = ". No shell is used: give the program and each of its arguments as a word of its own"
-"""What to say to who gave a command line as the name of the program."""
+"""The advice to a client that gave a whole command line as the program's name."""
 _MOST_PID: Final = 2**22
 
 _SIZES: Final[Mapping[int, range]] = {
@@ -65,7 +65,7 @@ class ProgramSpec:
     stdin: bool = False
 
     def words(self) -> list[bytes]:
-        """Return the words of the request to the keeper."""
+        """Return the words of the start request to the keeper."""
         variables = [f"{name}={value}" for name, value in self.env.items()]
         given = ["1" if self.stdin else "0", self.folder, str(len(self.argv)), *self.argv, *variables]
         return [word.encode() for word in given]
@@ -73,7 +73,7 @@ class ProgramSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """What a program wrote."""
+    """A piece of output of a program, with its stream."""
 
     stream: StreamName
     data: bytes
@@ -88,7 +88,7 @@ class ProgramExit:
 
     @property
     def signal_name(self) -> str | None:
-        """Such as ``SIGTERM``; None if no signal ended it."""
+        """The name of the signal that ended the program, such as ``SIGTERM``; None if no signal did."""
         if self.signal is None:
             return None
         try:
@@ -98,26 +98,26 @@ class ProgramExit:
 
 
 class InputNotTaken(InvalidInput):
-    """The program does not read its input, and too much of it waits."""
+    """The program does not read its input, and too much input waits."""
 
 
 class _Refused(Exception):
-    """The keeper can't do what the first frame asks for, and says why."""
+    """The keeper can't do what the first frame requests, and has sent a reason."""
 
 
 class Program:
-    """A running program. Made by `start_program`; `close` it when nobody waits for it any more."""
+    """A running program, made by `start_program`. Call `close` when no caller needs the program any more."""
 
     def __init__(self, connection: _Connection, pid: int) -> None:
         self.pid = pid
-        """Its number in the kernel's own namespace."""
+        """The program's process number in the kernel's own pid namespace."""
         self._connection = connection
         self._writer = connection.writer
         self._untaken = 0
 
     async def next(self) -> ProgramOutput | ProgramExit:
-        """Wait for the program's next output or exit. Raises KernelDied when its sandbox is gone, and once
-        it was closed: what came before that and was not handled is dropped.
+        """Wait for the program's next output or exit. Raises KernelDied when its sandbox is gone or after
+        `close`, which drops all frames not yet returned.
         """
         while True:
             kind, payload = await self._connection.receive()
@@ -135,7 +135,7 @@ class Program:
                     raise self._connection.leave(f"it says {kind.name} of a program that runs")
 
     async def end(self) -> ProgramExit:
-        """Return the end of a kernel and nothing else. Raises KernelDied, also for anything else."""
+        """Wait for the kernel's exit and return the exit. Raises KernelDied, also for any other frame."""
         told = await self.next()
         if isinstance(told, ProgramExit):
             return told
@@ -145,14 +145,14 @@ class Program:
         return self._connection.number(payload, possible)
 
     def write(self, data: bytes) -> None:
-        """Give it input. Raises InputNotTaken when it leaves too much of it unread."""
+        """Send input to the program. Raises InputNotTaken when too much of its input waits unread."""
         if self._untaken + len(data) > MOST_UNTAKEN:
             raise InputNotTaken("The program does not read its input; more of it can't be kept")
         self._untaken += len(data)
         self._send(ToKeeper.INPUT, data)
 
     def end_input(self) -> None:
-        """Let it read the end of its input."""
+        """Close the program's stdin, once it has read all input."""
         self._send(ToKeeper.END_OF_INPUT)
 
     def signal(self, number: int) -> None:
@@ -160,7 +160,7 @@ class Program:
         self._send(ToKeeper.SIGNAL, bytes((number,)))
 
     def terminate(self) -> None:
-        """End its process group: by SIGTERM, and a few seconds later by SIGKILL. `next` tells its end."""
+        """Send SIGTERM to the process group, and a few seconds later SIGKILL; `next` returns the exit."""
         self._send(ToKeeper.TERMINATE)
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Program:
 
 
 class _Connection:
-    """A connection to the keeper whose socket is at `path`, of which frames are read."""
+    """A connection to the keeper whose socket is at `path`, and the reader of its frames."""
 
     def __init__(
         self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, places: Places | None
@@ -188,7 +188,7 @@ class _Connection:
         self._closed = False
 
     async def receive(self) -> tuple[FromKeeper, bytes]:
-        """Return one frame. Raises KernelDied when there is none, or none that the protocol has."""
+        """Return the next frame. Raises KernelDied at the end of the connection and for an invalid frame."""
         kind, payload = await self._read()
         if (place := self._places.take()) is not None:
             await place
@@ -205,21 +205,21 @@ class _Connection:
         raise _gone()
 
     def number(self, payload: bytes, possible: range) -> int:
-        """Return the number of a frame. Raises KernelDied for one that is not possible."""
+        """Return the number in a frame's payload. Raises KernelDied for a number that is not possible."""
         number = int(NUMBER.unpack(payload)[0])
         if number not in possible:
             raise self.leave(f"it sends the number {number} where that can't be")
         return number
 
     def leave(self, why: str) -> KernelDied:
-        """Close it, because the other side does not keep to the protocol; returns what to raise."""
+        """Close the connection to a side that breaks the protocol; return the error to raise."""
         if not self._closed:
             logger.warning("The connection to a kernel's keeper at %s is closed: %s", self._path, why)
         self.close()
         return KernelDied("What answers in the kernel's sandbox does not keep to the protocol; restart it.")
 
     def close(self) -> None:
-        """Close it. What was received and not read is dropped."""
+        """Close the connection. Frames that were received and not read are dropped."""
         self._closed = True
         self.writer.transport.abort()
 
@@ -227,10 +227,10 @@ class _Connection:
 async def start_program(
     path: str, spec: ProgramSpec, places: Places | None = None, *, joins: int | None = None
 ) -> Program:
-    """Start a program by the keeper whose socket is at `path`; `places`: those that all programs share.
+    """Start a program by the keeper whose socket is at `path`; all programs share the same `places`.
 
-    `joins`: a process of the sandbox, numbered as there, whose mounts the program has. Raises InvalidInput if
-    it can't be started or its description is too long, KernelDied if nobody answers.
+    `joins`: a process whose mounts the program gets, by its number in the sandbox. Raises InvalidInput if
+    the program can't be started or its description is too long, KernelDied without an answer.
     """
     words = spec.words()
     if sum(map(len, words)) > MOST_WORDS:
@@ -248,11 +248,11 @@ async def start_program(
 
 
 async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
-    """Return a kernel of the keeper at `path`, treated as a program: `next` tells how it ends.
+    """Return a kernel of the keeper at `path` as a program, whose `next` returns the kernel's exit.
 
-    A branch becomes one of the keeper's kernels by this; a `held` fork is none, so the keeper does not stay
-    for it. Closing the connection kills a kernel that still runs, unless it is the sandbox's first. `pid` is
-    its number in its own namespace. Raises InvalidInput for an unknown kernel, KernelDied without an answer.
+    This makes a branch one of the keeper's kernels. A `held` fork is not one of them, so the keeper may exit
+    before the fork does. Closing the connection kills a running kernel, unless it is the sandbox's first.
+    `pid`: its number in its own namespace. Raises InvalidInput for an unknown kernel, KernelDied.
     """
     try:
         return await _begin(path, frame(ToKeeper.HOLD if held else ToKeeper.KEEP, NUMBER.pack(pid)))
@@ -261,9 +261,9 @@ async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
 
 
 async def end_other_kernels(path: str) -> None:
-    """End all kernels of the keeper whose socket is at `path` but its first, and all held forks; return then.
+    """End all held forks of the keeper at `path` and all its kernels but the first; wait until they are gone.
 
-    Raises KernelDied if nobody says that they have.
+    Raises KernelDied if the keeper does not confirm their end.
     """
     try:
         program = await _begin(path, frame(ToKeeper.ALONE))
@@ -279,7 +279,7 @@ async def end_other_kernels(path: str) -> None:
 
 
 async def _begin(path: str, first: bytes, places: Places | None = None) -> Program:
-    """Open a connection with its first frame. Raises _Refused, KernelDied."""
+    """Connect to the keeper and send the first frame. Raises _Refused, KernelDied."""
     try:
         reader, writer = await open_stream(path, 2 * MOST_OUTPUT)
     except OSError:

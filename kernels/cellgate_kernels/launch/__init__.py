@@ -1,1 +1,1 @@
-"""What each backend starts with: the provisioner's contract, child processes, folders and names."""
+"""The common base of all backends: the provisioner's contract, child processes, folders and names."""

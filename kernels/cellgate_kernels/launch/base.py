@@ -1,11 +1,11 @@
-"""What all isolation backends share: the contract of jupyter_client's provisioners, implemented once.
+"""The common part of all isolation backends: jupyter_client's provisioner contract, implemented once.
 
 A backend defines how a kernel is started and ended and where it finds its files. This class does the rest:
 folders, connection info, environment, undoing failed launches, and a `poll` that reads a future.
 
-The oddities of jupyter_client 8 that are handled here: `connection_info` is a class attribute of the base
-class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
-calls kill, terminate and cleanup repeatedly, with a `restart` flag that may be wrong (jupyter_client#1061).
+The module handles these oddities of jupyter_client 8: `connection_info` is a class attribute of the base
+class; `pre_launch` copies the whole environment; failed and cancelled launches are not cleaned up; kill,
+terminate and cleanup are called repeatedly, with a `restart` flag that may be wrong (jupyter_client#1061).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
 logger = logging.getLogger(__name__)
 
 EGRESS_PORT = 3128
-"""Where a kernel's programs find their proxy, on the loopback of its own network namespace."""
+"""The port of the egress proxy, on the loopback of the kernel's own network namespace."""
 EGRESS_SOCKET = "proxy"
-"""The gateway's socket in the folder of a kernel's way to a network."""
+"""The name of the gateway's socket in a kernel's egress folder."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_TIMEOUT = 5.0
 
 OOM_SCORE = 500
-"""Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
+"""The number added to a kernel's OOM score: the system kills kernels before other programs."""
 
 # How many characters of a failed kernel's stderr a message contains.
 _LAST_WORDS = 500
@@ -52,14 +52,14 @@ _LAST_WORDS = 500
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
 
 KEEPER_PORT = 0
-"""The number of the socket of a kernel's keeper (``inside/keeper.py``), in the place of a channel's port."""
+"""The number of the keeper's socket (``inside/keeper.py``), used as a channel's port is in other names."""
 
 NO_INDEX: Final = MappingProxyType({"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
-"""The variables by which pip asks no index; ``inside/bootstrap.py`` says how to get packages if it fails."""
+"""The variables that keep pip from an index; ``inside/bootstrap.py`` then says how to get packages."""
 OFFLINE: Final = MappingProxyType({**NO_INDEX, "UV_OFFLINE": "1"})
-"""The variables of a kernel without a way out: without them, installers try for a minute."""
+"""The variables of a kernel without egress: installers fail at once instead of trying for a minute."""
 
-# Libraries size their thread pools by the host's processors unless told otherwise.
+# Libraries size their thread pools by the host's processors unless a variable limits them.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -73,14 +73,14 @@ _THREAD_VARIABLES = (
 class CellgateProvisioner(IsolationBackend):
     """Base of the isolation backends. Use it with AsyncKernelManager, in one event loop.
 
-    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict);
-    folders that exist and are never removed here: `workspace` (also `cwd`), `packages` (modules that the
-    kernel imports and can't write to), `branches` (for workspaces of its branches); folders that are made if
-    missing and removed in `cleanup`: `runtime_dir` (only for this kernel), `sockets` (for its sockets, if not
-    that); `egress` (whether the kernel gets a way to the socket that its owner makes in the folder of that
-    name). Folders that are not given are made in the temporary folder and removed, except that of branches.
-    The `env` that Jupyter programs pass is ignored: it is their own environment.
-    A backend says how its kernels start and end, by the methods of `IsolationBackend`.
+    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict).
+    Existing folders, never removed here: `workspace` (also `cwd`), `packages` (modules that the kernel can
+    import, but not write to), `branches` (for workspaces of its branches). Folders that are made if missing,
+    and removed in `cleanup`: `runtime_dir` (only for this kernel), `sockets` (default: the runtime folder).
+    `egress`: whether the kernel gets a folder of that name, in which its owner makes the proxy's socket.
+    Folders that are not given, except `branches`, are made in the temporary folder and removed. The `env`
+    that Jupyter programs pass is ignored: it is their own environment. A backend defines how its kernels
+    start and end, by the methods of `IsolationBackend`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -94,27 +94,27 @@ class CellgateProvisioner(IsolationBackend):
 
     @property
     def keeper_socket(self) -> str | None:
-        """The path here of the keeper's socket, or of what the kernel put there; None when not running."""
+        """The host's path of the keeper's socket, which user code may replace; None when not running."""
         return None if self._folders is None else f"{self._folders.socket_prefix}-{KEEPER_PORT}"
 
     @property
     def workspaces(self) -> int:
-        """The number of workspaces in the sandbox; each may take as much of the disk as its limit says."""
+        """The number of workspaces in the sandbox; each may use as much disk as its own limit allows."""
         return 1 if self.sharing is None else self.sharing.workspaces
 
     def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
-        """Connection info of a new kernel, as we see it and as the kernel sees it."""
+        """Return a new kernel's connection info twice: with the host's paths, and with the kernel's."""
         info = connection_info(folders.socket_prefix)
         return info, {**info, "ip": self._view(folders).socket_prefix}
 
     @property
     def can_share(self) -> bool:
-        """Whether a branch of the kernel could be reached, and have a workspace. Only after a launch."""
+        """Whether a branch of the kernel could be reached and get a workspace. Only after a launch."""
         return self._folders is not None and self._folders.branches is not None
 
     @property
     def place(self) -> tuple[LaunchFolders, KernelView]:
-        """The kernel's folders here, and as it sees them. Raises KernelStartFailed after its end."""
+        """The kernel's folders on the host, and its view of them. Raises KernelStartFailed after its end."""
         if self._folders is None:
             raise KernelStartFailed("The kernel has ended.")
         return self._folders, self._view(self._folders)
@@ -130,22 +130,22 @@ class CellgateProvisioner(IsolationBackend):
 
     @property
     def has_process(self) -> bool:
-        """True from a launch until `wait` or `cleanup` has seen the end."""
+        """Whether there was a launch whose end neither `wait` nor `cleanup` has seen."""
         return self._attached
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
+        """Return the launch's keywords. Needs no undoing, and ignores Jupyter's `env`.
 
         The keyword `leftovers` removes the launch's folders, including those that can't be removed at once.
         """
         self.leftovers = kwargs.pop("leftovers", None) or self.leftovers
-        # Callers write to it (jupyter_kernel_gateway does); the kernel's real environment is made in `_plan`.
+        # Callers such as jupyter_kernel_gateway write to `env`; `_plan` makes the kernel's real environment.
         kwargs["env"] = {}
         kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
         return kwargs
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        """Start the kernel, or undo all on failure. Raises KernelStartFailed, BackendUnavailable."""
+        """Start the kernel; on failure undo every step. Raises KernelStartFailed, BackendUnavailable."""
         if self._attached:
             raise KernelStartFailed("The kernel is running already.")
         try:
@@ -170,7 +170,7 @@ class CellgateProvisioner(IsolationBackend):
         return self.connection_info
 
     async def _undo(self) -> None:
-        """Clean up after a failed launch. Errors are only logged: the caller needs the launch's own."""
+        """Clean up after a failed launch. Errors are only logged: the caller needs the launch's own error."""
         try:
             await self.cleanup()
         except Exception as error:  # any error
@@ -196,7 +196,7 @@ class CellgateProvisioner(IsolationBackend):
             self._signal(signum)
 
     async def kill(self, restart: bool = False) -> None:
-        """End the kernel with all its processes now, and wait up to 5 seconds for that."""
+        """Kill the kernel with all its processes, and wait up to 5 seconds for their end."""
         if self._running:
             if self.sharing is None or not self.sharing.end(str(self.kernel_id)):
                 self._end()
@@ -204,11 +204,11 @@ class CellgateProvisioner(IsolationBackend):
             await asyncio.wait({self._exited}, timeout=KILL_TIMEOUT)
 
     async def terminate(self, restart: bool = False) -> None:
-        """SIGTERM, which ipykernel does not handle: the kernel ends without a message."""
+        """Send SIGTERM, which ipykernel does not handle: the kernel ends without a message."""
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:
-        """End the kernel if it still runs and, unless a restart follows, remove the launch's folders."""
+        """End a running kernel and, unless a restart follows, remove the launch's folders."""
         await self.kill()
         self._attached = False
         folders = self._folders
@@ -219,7 +219,7 @@ class CellgateProvisioner(IsolationBackend):
             await self.remove(*unused)
 
     async def remove(self, *folders: Path) -> None:
-        """Remove each of these folders; one that can't be removed is only logged, or tried again later."""
+        """Remove each of these folders; a failure is logged, or the removal is retried later."""
         if self.leftovers is not None:
             await self.leftovers.remove(*folders)
             return
@@ -266,7 +266,7 @@ def connection_info(socket_prefix: str) -> KernelConnectionInfo:
 def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
     """Return the kernelspec's argv with its placeholders filled in.
 
-    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` may be any.
+    Raises KernelStartFailed when the program's path is not absolute: a bare ``python`` could be any program.
     """
     known = {"connection_file": connection_file, "resource_dir": resource_dir}
     argv = tuple(re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), word) for word in cmd)
@@ -278,13 +278,13 @@ def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> 
 
 
 def last_words(log_tail: str) -> str:
-    """Return the stderr of a failed kernel, as the end of a message; empty when it wrote nothing."""
+    """Return the stderr of a failed kernel as the end of a message; empty if the kernel wrote nothing."""
     words = log_tail[-_LAST_WORDS:].strip()
     return f" Its last words: {words}" if words else ""
 
 
 def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[str, str]:
-    """Return a kernel's environment before its kernelspec and its owner add to it; nothing is inherited."""
+    """Return a kernel's own environment, without variables of its kernelspec, its owner or this process."""
     threads = str(math.ceil(limits.cpus))
     return {
         "HOME": home,
@@ -294,15 +294,15 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
         "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
         "SHELL": "/bin/sh",
         # pyarrow's own pool, which pandas uses for texts, reserves 1 GiB of writable memory with its first
-        # array; where memory is limited for each process (RLIMIT_DATA), that is all there is.
+        # array. A limit of memory for each process (RLIMIT_DATA) would be used up by that reservation.
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     } | dict.fromkeys(_THREAD_VARIABLES, threads)
 
 
 def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a kernel and its children find the contents of its folder of packages.
+    """Return the variables by which a kernel and its children find the packages in their folder.
 
-    pip in the kernel treats the packages there as installed, and asks no index for others.
+    In the kernel, pip treats these packages as installed, and asks no index for others.
     """
     given = env.get("PYTHONPATH")
     return {
@@ -313,9 +313,9 @@ def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def egress_environment(folder: str) -> dict[str, str]:
-    """Return variables by which programs find a proxy, and the kernel's start-up file what to start for it.
+    """Return the variables that lead programs to a proxy and make the kernel's start-up file relay to it.
 
-    Raises InvalidInput for a kernel that is not kept from a network anyway.
+    Raises InvalidInput for a kernel that has the host's network anyway.
     """
     if not folder:
         raise InvalidInput(

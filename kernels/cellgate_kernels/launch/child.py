@@ -31,17 +31,17 @@ LOG_TAIL_BYTES = 8 * 1024
 OPEN_FILES = 4096
 PENDING_SIGNALS = 4096  # and timers
 
-# The pause between two reads of a child's stderr: a child that floods it costs a fraction of a percent of a
-# core, and is itself slowed down by the full pipe.
+# The pause between two reads of a child's stderr: a child that floods its stderr costs a fraction of a
+# percent of a core, and is itself slowed down by the full pipe.
 _LOG_PAUSE = 0.05
 _PIPE_BYTES = 64 * 1024
 
-# How long bwrap gets, in seconds, to exit after the namespace it made, and a keeper after what it keeps.
+# The seconds that bwrap gets to exit after its namespace ended, and a keeper after its kernels ended.
 _FOLLOW_TIMEOUT = 1.0
 
 
 class Supervised(Protocol):
-    """A kernel's process, whoever is its parent."""
+    """The interface of a kernel's supervised process, whichever process is its parent."""
 
     exited: asyncio.Future[KernelExit]
     started: asyncio.Future[None]
@@ -53,17 +53,17 @@ class Supervised(Protocol):
         """The process's id on this machine, until `exited`."""
 
     def signal(self, signum: int) -> None:
-        """Send a signal to it; does nothing after its end."""
+        """Send a signal to the process; does nothing after its end."""
 
     def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
-        """End all its processes; `exited` completes when they are gone, with `fate`. `first`: see `Child`."""
+        """End the kernel's processes; `exited` then completes with `fate`. `first`: see `Child`."""
 
     def log_tail(self) -> str:
-        """Return the last 8 KiB of its stderr so far."""
+        """Return the last 8 KiB of the process's stderr so far."""
 
 
 class Log:
-    """The stderr of a process, of which the end is kept. `guard` is for the loop's callbacks."""
+    """The end of a process's stderr. `guard` wraps the callbacks of the loop."""
 
     def __init__(self, guard: Callable[[Callable[[], object]], Callable[[], None]]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -73,18 +73,18 @@ class Log:
         self._reader: int | None = None
 
     def writer(self) -> int:
-        """Return a descriptor for the process to write to. The caller closes it once the process has it."""
+        """Return a descriptor for the process's stderr; the caller closes it once the process is started."""
         self._reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(writer, True)
         return writer
 
     @property
     def tail(self) -> str:
-        """The last 8 KiB so far."""
+        """Return the last 8 KiB of stderr so far."""
         return self._tail.decode(errors="replace")
 
     def follow(self) -> None:
-        """Read what comes, with a pause after each read."""
+        """Start reading stderr, with a pause after each read."""
         if self._reader is not None:
             self._loop.add_reader(self._reader, self._guard(self._readable))
 
@@ -94,7 +94,7 @@ class Log:
             self._resume = self._loop.call_later(_LOG_PAUSE, self._guard(self.follow))
 
     def read(self) -> bool:
-        """Read what is there; when all writers have closed their end, stop reading and return False."""
+        """Read the available bytes; when all writers have closed their end, stop reading and return False."""
         if self._reader is None:
             return False
         with suppress(BlockingIOError):
@@ -118,11 +118,11 @@ class Log:
 class Child:
     """One child process, leader of its own session, with no stdin and stdout.
 
-    `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
-    has named the first process of its pid namespace (`inner_pid`), and as ended when that namespace is gone
-    too. `release_fd` is the writing end of its ``--block-fd``: nothing runs in the sandbox before this is
-    closed. `lifetime_fd` is only held open. The child owns all three. It must be made in the loop's thread,
-    because the death signal of a parent is sent when that thread ends (prctl(2)). Raises OSError.
+    `status_fd` is the reading end of bubblewrap's ``--info-fd``. With it, the child counts as started once
+    bwrap names the first process of the pid namespace (`inner_pid`), and as ended when that namespace is gone
+    too. `release_fd` is the writing end of ``--block-fd``: nothing runs in the sandbox before this is closed.
+    `lifetime_fd` is only held open. The child owns all three. It must be made in the loop's thread, because a
+    parent's death signal is sent when the thread that forked ends (prctl(2)). Raises OSError.
 
     `oom_score_refused`: whether the system refused to let its OOM killer take the child first.
     """
@@ -130,7 +130,7 @@ class Child:
     expendable: ClassVar[bool] = True
 
     prepare: Callable[[int], None] | None = None
-    """Is called with the first process of its pid namespace before anything runs in the sandbox."""
+    """Called with the first process of the pid namespace before anything runs in the sandbox."""
 
     def __init__(
         self,
@@ -199,12 +199,12 @@ class Child:
         return self._tasks.guard(callback, "child")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """End the process after an internal error; its end is still watched."""
+        """End the process after an internal error; its end is still reported."""
         if self._pidfd is None:
             return  # it has ended
         self._fate = self._fate or KernelExit.of_returncode(-signal.SIGKILL)
         self._stop_reading()
-        # Closing the other descriptors ends what waits for them in the sandbox.
+        # Closing the other descriptors also ends processes that wait for them in the sandbox.
         self._close("_status_fd", "_release_fd", "_inner_fd", "_lifetime_fd")
         try:
             self.signal(signal.SIGKILL)
@@ -212,14 +212,14 @@ class Child:
             self._loop.add_reader(self._pidfd, self._guard(self._bury))
 
     def _bury(self) -> None:
-        """Reap the process after an internal error. What its end is otherwise made of may be what failed."""
+        """Reap the process after an internal error, without the usual steps: one of them may have failed."""
         self._process.wait()
         self._close_fds()
         self._tell_end()
 
     @property
     def pid(self) -> int:
-        """The process's id, which stays its own until `exited`."""
+        """The process's id, which is not reused before `exited`."""
         return self._process.pid
 
     def signal(self, signum: int) -> None:
@@ -231,8 +231,8 @@ class Child:
     def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
         """End the process, its group and its pid namespace; `exited` then completes, with any `fate`.
 
-        `first`: a signal by which a process outside of a pid namespace ends what it started, and itself;
-        SIGKILL follows when it is still there a moment later.
+        `first`: a signal by which a process without a pid namespace ends its children and itself. SIGKILL
+        follows if the process is still alive a moment later.
         """
         self._fate = self._fate or fate
         if self._insist is not None:
@@ -262,12 +262,12 @@ class Child:
             try:
                 inner = int(json.loads(self._status)["child-pid"])
             except ValueError:
-                return  # bwrap writes it in pieces, and was killed between two of them
+                return  # bwrap writes its status in pieces, and was killed between two writes
             # An inner process that is already gone need not be watched: the outer one is about to exit too.
             with suppress(ProcessLookupError):
                 self._inner_fd = os.pidfd_open(inner)
                 self.inner_pid = inner
-                # It may have been forked before the outer process's score was set.
+                # The inner process may have been forked before the outer process's score was set.
                 self._offer_to_oom_killer(inner)
                 if self.prepare is not None:
                     self.prepare(inner)
@@ -284,7 +284,7 @@ class Child:
         except (FileNotFoundError, ProcessLookupError):
             return
         except PermissionError:
-            # A starting setuid program belongs to root. The kernel is just as well isolated without this.
+            # A starting setuid program belongs to root. Isolation does not depend on this score.
             self.oom_score_refused = True
 
     def _on_exit(self) -> None:
@@ -334,16 +334,16 @@ class Lasting(Child):
 
 
 class ChildProvisioner(CellgateProvisioner):
-    """A provisioner whose kernel is a child of this process, which the backend's `_spawn` starts."""
+    """A provisioner whose kernel is a child of this process, started by the backend's `_spawn`."""
 
     _child: Supervised | None = None
 
     @abstractmethod
     def _spawn(self, launch: Launch) -> Child:
-        """Start the child. Raises BackendUnavailable when a program it needs is not installed."""
+        """Start the child. Raises BackendUnavailable when a needed program is not installed."""
 
     async def _begin(self, launch: Launch) -> Supervised:
-        """Return the kernel's process. Raises as `_spawn`; when it is cancelled, there is none."""
+        """Return the kernel's process. Raises as `_spawn`; no process is left after a cancellation."""
         return self._spawn(launch)
 
     async def _start(self, launch: Launch) -> None:
@@ -379,7 +379,7 @@ class ChildProvisioner(CellgateProvisioner):
 
 
 def find_program(name: str, package: str) -> str:
-    """Return a system program's path. Raises BackendUnavailable that names the Debian package."""
+    """Return a system program's path. Raises BackendUnavailable naming the Debian package to install."""
     path = shutil.which(name, path=SYSTEM_PATH)
     if path is None:
         raise BackendUnavailable(f"{name} is not installed; on Debian and Ubuntu: apt-get install {package}")
@@ -389,13 +389,13 @@ def find_program(name: str, package: str) -> str:
 def rlimits(
     limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
 ) -> dict[str, int]:
-    """Return a kernel's limits by the names of prlimit(1).
+    """Return a kernel's limits by the option names of prlimit(1).
 
     `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count address
-    space that BLAS only reserves. V8's memory for code counts, so `reserved` is added. Shared memory and the
-    sum of several processes are not limited by it. `disk` is the largest size of one file. `processes` limits
-    tasks to `pids`, which elsewhere than in a user namespace of their own (`own_user`) are all those of the
-    user; it has no effect for root.
+    space that BLAS only reserves. `reserved` is added because V8's memory for code counts too. Shared memory
+    and the sum over several processes are not limited. `disk` is the largest size of one file. `processes`
+    limits tasks to `pids`: without a user namespace of their own (`own_user`) all tasks of the user count.
+    For root, `processes` has no effect.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)

@@ -1,7 +1,7 @@
 """The folders of one launch: a private runtime folder for sockets, and the workspace.
 
-Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace), so links in them
-are never followed, and ``cellgate_kernels.base.trees`` removes them.
+Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace). So links in the
+folders are never followed, and ``cellgate_kernels.base.trees`` removes the folders.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 _PASSES = trees.NO_OPEN_FILES | {errno.ENOTEMPTY}
 
 EGRESS = "egress"
-"""The folder in a kernel's runtime folder with the socket of its way to a network; it can't write there."""
+"""The folder in the runtime folder with the socket of the egress proxy. The kernel can't write to it."""
 
 SOCKETS = "ipc"
-"""The folder in a kernel's runtime folder that the kernel can write to."""
+"""The folder in the runtime folder that the kernel can write to."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolders:
-    """Host folders of one kernel. We remove `runtime`, and `workspace` only if we made it.
+    """The host folders of one kernel. The gateway removes `runtime`, and `workspace` if the gateway made it.
 
-    These exist, or are None: `packages`, of modules that the kernel may read and others fill; `branches`, for
-    workspaces of its branches; `egress`, for a socket of others that the kernel connects to. `elsewhere`:
-    that of its sockets, if not `runtime`; we remove it too.
+    `packages`, `branches` and `egress` exist, or are None: modules that the kernel may only read, workspaces
+    of its branches, and the proxy's socket that the kernel connects to. `elsewhere`: the folder of its
+    sockets, if that is not in `runtime`; the gateway removes `elsewhere` too.
     """
 
     runtime: Path
@@ -63,7 +63,7 @@ class LaunchFolders:
         branches: Path | None = None,
         sockets: Path | None = None,
     ) -> LaunchFolders:
-        """Make missing folders, private to this user. Raises KernelStartFailed when a path does not fit."""
+        """Make missing folders, private to this user. Raises KernelStartFailed when a path is too long."""
         made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
         runtime = (runtime or made[0]).absolute()
         try:
@@ -79,7 +79,7 @@ class LaunchFolders:
                 folder.mkdir(mode=0o700, exist_ok=True)
             if way_out is not None:
                 way_out.mkdir(exist_ok=True)
-                # The kernel may run as another user. Only we get past the folder above.
+                # The kernel may run as another user. The folder above lets only the gateway pass.
                 way_out.chmod(0o755)
         except OSError as error:
             _remove_quickly(made)
@@ -91,27 +91,27 @@ class LaunchFolders:
 
     @property
     def sockets(self) -> Path:
-        """The only part of `runtime` that a sandboxed kernel can write to."""
+        """The only folder in `runtime` that a sandboxed kernel can write to."""
         return self.runtime / SOCKETS if self.elsewhere is None else self.elsewhere
 
     @property
     def socket_prefix(self) -> str:
-        """Jupyter's `ip` for the transport ipc: a socket's path is this, a hyphen and the port number."""
+        """Jupyter's `ip` for the transport ipc: a socket's path is this prefix, a hyphen and the port."""
         return str(self.sockets / "k")
 
     @property
     def connection_file(self) -> Path:
-        """The connection file as the kernel reads it."""
+        """The path of the connection file that the kernel reads."""
         return self.runtime / "kernel.json"
 
     @property
     def home(self) -> Path:
-        """A home for kernels that see the host's file system."""
+        """The home of kernels that see the host's file system."""
         return self.runtime / "home"
 
     @property
     def owned(self) -> tuple[Path, ...]:
-        """The folders that we remove: the runtime folder, and the workspace if it was made here."""
+        """The folders that the gateway removes: the runtime folder, and the workspace if it was made here."""
         own = [self.runtime] if self.elsewhere is None else [self.runtime, self.elsewhere]
         return (*own, self.workspace) if self.owns_workspace else tuple(own)
 
@@ -119,8 +119,8 @@ class LaunchFolders:
 async def remove_tree(folder: Path) -> None:
     """Remove a folder that user code could write to, without following links and without blocking the loop.
 
-    A missing folder is not an error. Raises OSError when something can't be removed; where that must not stop
-    the caller, use ``cellgate_kernels.base.leftovers``.
+    A missing folder is not an error. Raises OSError when something can't be removed; callers that must go on
+    use ``cellgate_kernels.base.leftovers``.
     """
     await patiently(trees.remove, folder)
 
@@ -128,7 +128,7 @@ async def remove_tree(folder: Path) -> None:
 async def patiently(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Do work on folders in a thread; retry after temporary errors, for a few seconds at most.
 
-    Those are too many open files, which can also show as a folder that was not emptied. Raises as `work`.
+    Temporary errors come from too many open files; a folder that is not empty can be one. Raises as `work`.
     """
     for pause in PAUSES:
         try:

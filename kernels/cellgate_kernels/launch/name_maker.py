@@ -1,14 +1,14 @@
-"""A program that makes what a branch needs to have the workspace's names for its own folder.
+"""A program that makes the namespaces in which the workspace's names are a branch's own folder.
 
-``names`` runs it, outside of the sandbox or container, with the gateway's rights and for one branch. It makes
-a mount namespace like the sandbox's, in which another folder is at the workspace's name, and a user namespace
-that owns it, below the forked process's and made as its user, so that the branch may enter both
-(``inside/names.py``).
+``names`` runs it outside of the sandbox or container, with the gateway's rights and for one branch. It makes
+a mount namespace like the sandbox's, with the branch's folder at the workspace's name, and a user namespace
+that owns the mount namespace. The user namespace is below the forked process's and made as its user, so that
+the branch may enter both (``inside/names.py``).
 
-It runs in the sandbox's mounts for a moment, where nothing can see it: it is in another namespace of
-processes. There it loads nothing, as the files are another's, and it follows no link to the folder. What it
-prints is the number of the process that is in the namespaces, and waits there until its standard input ends.
-It imports nothing of ours: it starts anew for each branch.
+The program enters the sandbox's mounts for a moment, but can't be seen there: its pid namespace is another.
+It loads nothing there, as user code wrote the files, and follows no link to the folder. It prints the number
+of the process that is in the namespaces, which waits there until its standard input ends. The program imports
+nothing of Cellgate, because it starts anew for each branch.
 """
 
 import ctypes
@@ -34,17 +34,17 @@ COUNTED = {
     "Max pending signals": resource.RLIMIT_SIGPENDING,
     "Max locked memory": resource.RLIMIT_MEMLOCK,
 }
-"""What the system counts for a user in each user namespace and those above it, by its names in /proc."""
+"""The limits of a user in each user namespace and in the namespaces above, by their names in /proc."""
 LONGEST = 26
 NAMESPACES = "/proc/sys/user/max_user_namespaces"
 FEW, MANY = 64, "1048576"
-KILL = 9  # the module that names it takes milliseconds
+KILL = 9  # importing `signal` takes milliseconds
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int) -> int:
-    """Return the result of a call of the C library. Raises OSError where that says that it failed."""
+    """Return the result of a call of the C library. Raises OSError if the result is an error."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -52,23 +52,23 @@ def checked(result: int) -> int:
 
 
 def make(first: int, forked: int, folder: str, name: str, user: int, group: int) -> None:
-    """Make the namespaces, say that this process is in them, and wait. Raises OSError.
+    """Make the namespaces, print the process that is in them, and wait. Raises OSError.
 
-    `first` finds `folder`, which is to be mounted at `name`; `forked` and the kernels' own `user` and `group`
-    are numbered as there.
+    `folder`, a path in the mounts of the process `first`, is mounted at `name`. `forked` and the kernels' own
+    `user` and `group` are numbered as in the sandbox.
     """
     mounts = os.open(f"/proc/{first}/ns/mnt", os.O_RDONLY)
     users = os.open(f"/proc/{first}/root/proc/{forked}/ns/user", os.O_RDONLY)
     take_limits(first)
     owner = fcntl.ioctl(mounts, NS_GET_USERNS)
     if are_same(os.stat("/proc/self/ns/user"), os.fstat(owner)):  # noqa: PTH116 - nothing more is imported
-        # A container's, as a rule. The settings are the machine's there, and not ours to change.
+        # A container's, as a rule. There the settings are the machine's, and not the gateway's to change.
         check_allowed()
         told = 1
     else:
         checked(libc.setns(owner, CLONE_NEWUSER))
         told = allow_another()
-    # Written to later, where /proc is another one and read-only.
+    # Opened now and written to later, when /proc is the sandbox's and read-only.
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
     number = os.getpid()
     checked(libc.setns(mounts, CLONE_NEWNS))
@@ -76,7 +76,7 @@ def make(first: int, forked: int, folder: str, name: str, user: int, group: int)
     tree = checked(libc.syscall(OPEN_TREE, AT_FDCWD, os.fsencode(folder), flags))
     checked(libc.unshare(CLONE_NEWNS))
     checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
-    # Not on another folder but in its place, if one is there: a mount ends with the folder that it is on.
+    # The mount replaces any folder that is at the name: a mount ends with the folder below it.
     if libc.umount2(os.fsencode(name), MNT_DETACH) < 0 and ctypes.get_errno() != errno.EINVAL:
         checked(-1)
     checked(libc.syscall(MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(name), MOVE_MOUNT_F_EMPTY_PATH))
@@ -84,7 +84,7 @@ def make(first: int, forked: int, folder: str, name: str, user: int, group: int)
         checked(libc.setns(users, CLONE_NEWUSER))
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
-    # Or its files in /proc would be another's.
+    # Otherwise root would own the process's files in /proc.
     checked(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
     checked(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
     write(own, "setgroups", "deny")
@@ -95,7 +95,7 @@ def make(first: int, forked: int, folder: str, name: str, user: int, group: int)
 
 
 def take_limits(process: int) -> None:
-    """Have a process's limits, where they are not above one's own. Unlike prlimit(2), its /proc tells all."""
+    """Lower this process's limits to those of another. /proc shows them to all users, unlike prlimit(2)."""
     with open(f"/proc/{process}/limits") as file:  # noqa: PTH123
         told = {line[:LONGEST].rstrip(): line[LONGEST:].split()[:2] for line in file}
     for name, limit in COUNTED.items():
@@ -107,22 +107,22 @@ def take_limits(process: int) -> None:
 
 
 def are_same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Return whether both are of one namespace: nobody enters one again."""
+    """Return whether both are the same namespace, which must not be entered again."""
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def check_allowed() -> None:
-    """Check that user namespaces may be made. Raises OSError."""
+    """Check that user namespaces are allowed. Raises OSError."""
     with open(NAMESPACES) as file:  # noqa: PTH123
         if int(file.read()) == 0:
             raise OSError(errno.EPERM, "The system allows no user namespaces")
 
 
 def allow_another() -> int:
-    """Let one more user namespace be made below this one, also where bwrap has forbidden it for good.
+    """Allow one more user namespace below this one, also where bwrap has forbidden new ones for good.
 
-    Returns a descriptor for the number of the process that is in it. Where it is forbidden, this goes on in a
-    child, before whose number is passed on it is forbidden again, whatever goes wrong.
+    Returns a descriptor to which the caller writes its process number. Where namespaces are forbidden, the
+    caller continues in a child, and its parent forbids namespaces again before it passes the number on.
     """
     with open(NAMESPACES) as file:  # noqa: PTH123
         most = file.read()
@@ -141,7 +141,7 @@ def allow_another() -> int:
         if child:
             set_namespaces(most)
         if child > 0 and not number:
-            # It has failed, or hangs.
+            # The child has failed, or hangs.
             os.kill(child, KILL)
     if child == 0:
         # An interrupt may end the parent before it knows this child's number.
@@ -157,13 +157,13 @@ def allow_another() -> int:
 
 
 def set_namespaces(most: str) -> None:
-    """Set how many user namespaces each user may have made below this one."""
+    """Set how many user namespaces each user may have below this one."""
     with open(NAMESPACES, "w") as file:  # noqa: PTH123
         file.write(most)
 
 
 def write(folder: int, name: str, value: str) -> None:
-    """Write to a file in a folder that is open."""
+    """Write to a file in an open folder."""
     descriptor = os.open(name, os.O_WRONLY, dir_fd=folder)
     os.write(descriptor, value.encode())
     os.close(descriptor)
@@ -175,5 +175,5 @@ if __name__ == "__main__":
         make(int(first), int(forked), folder, name, int(user), int(group))
     except OSError as error:
         os.write(2, (error.strerror or "").encode())
-    # The interpreter's own end, too, may load something.
+    # The interpreter's own exit may load modules, too.
     os._exit(0)

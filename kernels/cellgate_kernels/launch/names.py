@@ -1,9 +1,9 @@
-"""The names of a workspace in a branch, as the gateway makes them: ``/workspace`` and the links to it.
+"""The gateway's half of the workspace's names in a branch: ``/workspace`` and the links to it.
 
-A branch is a fork in a sandbox where these names are the forked kernel's folder. So it gets a mount namespace
-of its own, in which they are the branch's. Nothing in a sandbox may make one: a program outside does
-(``name_maker``), and the branch enters it (``inside/names.py``) by descriptors that come through a socket.
-Where this can't be done there are no `Names`, and a branch's absolute names stay its parent's.
+A branch is a fork in a sandbox where these names lead to the forked kernel's folder. So the branch gets a
+mount namespace of its own, in which they lead to its folder. Nothing in a sandbox may make namespaces: a
+program outside does (``name_maker``). The branch receives their descriptors from a socket and enters them
+(``inside/names.py``). Otherwise there are no `Names`, and a branch's names lead to its parent's folder.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from cellgate_kernels.launch.folders import check_socket_path
 logger = logging.getLogger(__name__)
 
 MOST_DEPTH: Final = 24
-"""How deep user namespaces of a sandbox and its forks may be nested. Linux allows 32 in all."""
+"""The greatest depth of nested user namespaces in a sandbox and its forks. Linux allows 32 in all."""
 
 _PROGRAM: Final = Path(__file__).with_name("name_maker.py")
 _TIMEOUT: Final = 10.0
 _LAST_WORDS: Final = 5.0
-"""Seconds that the program has for its end."""
+"""The seconds that the program gets to exit."""
 _MOST_SAID: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class NamesRequest:
-    """What is to have which name. `first`: a process of the sandbox in its own mounts, numbered as here.
+    """A mapping of one name for a branch. `first`: a process in the sandbox's own mounts, numbered as here.
 
-    `forked`: the process that is forked, `user` and `group`: its kernels' own, all numbered as there.
-    `folder`: where `first` finds what is to be at `name`. `is_machines_user`: whether they are the same here.
+    `forked`: the process that is forked; `user`, `group`: its kernels' own; all numbered as in the sandbox.
+    `folder`: the path for `first` to mount at `name`. `is_machines_user`: whether both ids are the same here.
     """
 
     first: int
@@ -57,9 +57,9 @@ class NamesRequest:
 
 
 class Names:
-    """Two descriptors: of a user namespace, and of its mount namespace. `close` it when they were sent.
+    """The descriptors of a user namespace and its mount namespace. Call `close` when both were sent.
 
-    `receiver`: the user and group that may have them, if they are not this program's own.
+    `receiver`: the user and group that may receive both, if not this program's own.
     """
 
     def __init__(self, descriptors: tuple[int, int], receiver: tuple[int, int] | None = None) -> None:
@@ -68,14 +68,14 @@ class Names:
 
     @asynccontextmanager
     async def offered(self, path: str) -> AsyncIterator[None]:
-        """Send them to the first that connects to a socket at this path, until the end of the context.
+        """Send both to the first that connects to a socket at this path, until the end of the context.
 
-        Raises OSError, KernelStartFailed if there can't be such a socket.
+        Raises OSError, KernelStartFailed if the socket can't be made.
         """
         check_socket_path(path)
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as listener:
-            # Of what `bind` makes.
+            # The mode of the file that `bind` makes.
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(path)
             try:
@@ -93,12 +93,12 @@ class Names:
         with suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                # What was received twice would only be one's own.
+                # A second connection is harmless: it can only come from the same user.
                 socket.send_fds(connection, [b"\n"], list(self._descriptors))
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Both, to be sent before they are closed."""
+        """Both descriptors, to be sent before `close`."""
         return self._descriptors
 
     def close(self) -> None:
@@ -110,15 +110,15 @@ class Names:
 
 
 class NameMaking:
-    """Makes the names for branches in one sandbox, one after the other."""
+    """Makes the names for branches in one sandbox, one after another."""
 
     def __init__(self) -> None:
-        # Two at a time would take each other's leave to make a user namespace.
+        # Two at a time would withdraw each other's permission to make a user namespace.
         self._turn = asyncio.Lock()
         self._was_refused = False
 
     async def make(self, wanted: NamesRequest) -> Names | None:
-        """Return the namespaces for one branch; None where there can be none, and then the log says why."""
+        """Return the namespaces for one branch; None, with a log line, where they can't be made."""
         try:
             async with self._turn:
                 return await asyncio.to_thread(_make, wanted)
@@ -150,7 +150,7 @@ def _make(wanted: NamesRequest) -> Names:
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:
-    """End it, and let it forbid again what it has allowed for a moment."""
+    """End the program, and give it time to forbid again any user namespaces that it has allowed."""
     assert program.stdin is not None
     program.stdin.close()
     try:
@@ -160,7 +160,7 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 
 
 def _give(path: str, user: tuple[int, int]) -> None:
-    """Let a socket be another's, whose folder it is in. Raises OSError, also if it is not ours any more."""
+    """Give a socket to the user whose folder has it. Raises OSError, also if its file was replaced."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)

@@ -1,1 +1,1 @@
-"""What a kernel may use and has used: control groups, memory, disk."""
+"""The limits and the use of a kernel's resources: control groups, memory, disk."""

@@ -1,17 +1,17 @@
-"""A cgroup for each forked kernel: what all its processes together may use of memory, tasks and processors.
+"""A cgroup for each forked kernel: limits of memory, tasks and processors for all its processes together.
 
-They are made below the cgroup that this process is in, so that whatever limits the gateway limits its kernels
-too, and their sum. With version 1 of cgroups a controller has a hierarchy of its own. With version 2 there is
-one, in which only groups without processes may pass controllers on: if this process and its descendants are
-alone in their group, they are moved to one below it, which is what systemd's ``Delegate=yes`` and most
-containers allow. See cgroups(7).
+Cgroups are made below this process's own cgroup, so that the gateway's own limits also apply to its kernels
+and their sum. With version 1 of cgroups each controller has its own hierarchy. With version 2 there is a
+single hierarchy, in which only groups without processes may pass controllers on. If this process and its
+descendants are alone in their group, they are moved to a group below. systemd's ``Delegate=yes`` and most
+containers allow that. See cgroups(7).
 
-Where version 1 has all controllers and there is version 2 as well, kernels that may be frozen have a group
-there too, because what version 1 froze could not be killed, and would survive a gateway that crashes.
-Entering it takes some ten milliseconds, because the system stops all forks for that.
+Where version 1 has all controllers and version 2 is mounted as well, kernels that may be frozen get a group
+in both: a process frozen by version 1 can't be killed, and would survive a gateway that crashes. Entering
+the second group takes some ten milliseconds, because the system stops all forks meanwhile.
 
 All calls block. A kernel enters its cgroup by descriptors that are opened here with this process's rights,
-before it runs anybody's code.
+before any user code runs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from cellgate_kernels.base.resources import ResourceLimits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 GATEWAY = "cellgate-gateway"
-"""The group below its own that the gateway's processes move to, with version 2."""
+"""The group below the gateway's own group to which its processes are moved, with version 2."""
 FIRST = "first"
-"""The group below a container's that its own processes are moved to."""
+"""The group below a container's group to which the container's processes are moved."""
 
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _PERIOD = 100_000  # microseconds: the kernel's default
 _LEAST_QUOTA = 1_000  # microseconds: the kernel's least
-_ATTEMPTS = 3  # to leave a group: a process that is just being started may still come to be in it
+_ATTEMPTS = 3  # to leave a group: a process that is just being started may still join the group
 _PAUSES = (0.0, 0.01, 0.05, 0.2, 0.5)
 _KILL_PAUSES = (0.001, 0.002, 0.005, *([0.01] * 100), *([0.1] * 30))
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The folder of a process's cgroup, and which of the controllers that matter are there."""
+    """The folder of a process's cgroup in one hierarchy, and the needed controllers of that hierarchy."""
 
     folder: Path
     version: int
@@ -54,12 +54,12 @@ class Hierarchy:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The cgroup of one kernel: a folder in each hierarchy. `descriptors` belong to whoever made it."""
+    """The cgroup of one kernel: a folder in each hierarchy. The maker of the cgroup owns `descriptors`."""
 
     folders: tuple[tuple[Path, int], ...]
 
     def open(self) -> list[int]:
-        """Return descriptors; whoever writes ``0`` to them is in the cgroup from then on."""
+        """Return descriptors; a process that writes ``0`` to each of them joins the cgroup."""
         names = {1: "tasks", 2: "cgroup.procs"}
         opened: list[int] = []
         try:
@@ -72,7 +72,7 @@ class Cgroup:
         return opened
 
     def memory_kills(self) -> int:
-        """Count its processes that the system ended because all together used too much memory."""
+        """Count the cgroup's processes that the system killed because all together used too much memory."""
         for folder, version in self.folders:
             with suppress(OSError):
                 text = (folder / {1: "memory.oom_control", 2: "memory.events"}[version]).read_text()
@@ -82,12 +82,12 @@ class Cgroup:
         return 0
 
     def enter(self, process: int) -> None:
-        """Move a process into it. Raises OSError."""
+        """Move a process into the cgroup. Raises OSError."""
         for folder, _ in self.folders:
             _write(folder / "cgroup.procs", str(process))
 
     def kill(self) -> None:
-        """Kill all its processes, and return when they have ended. Raises OSError when they have not."""
+        """Kill all processes of the cgroup and wait for their end. Raises OSError when some are left."""
         for pause in _KILL_PAUSES:
             there = self._processes()
             if not there:
@@ -97,7 +97,7 @@ class Cgroup:
                 for process in there:
                     with suppress(ProcessLookupError):
                         opened[process] = os.pidfd_open(process)
-                # One that is still there is the process that was opened, and no other of its number.
+                # A process that is still in the group is the opened one, and not another of its number.
                 for process in self._processes() & opened.keys():
                     with suppress(ProcessLookupError):
                         signal.pidfd_send_signal(opened[process], signal.SIGKILL)
@@ -111,24 +111,24 @@ class Cgroup:
         return {process for folder, _ in self.folders for process in _processes(folder)}
 
     def remove(self) -> None:
-        """Remove it. Its processes must have ended. Raises OSError when it can't be removed."""
+        """Remove the cgroup, whose processes must have ended. Raises OSError when it can't be removed."""
         for folder, _ in self.folders:
             _remove(folder)
 
 
 class Cgroups:
-    """Makes the cgroups of one gateway's kernels, in folders of one name. `close` removes those."""
+    """Makes the cgroups of one gateway's kernels, in folders of one name. `close` removes these folders."""
 
     def __init__(self, hierarchies: Sequence[Hierarchy], name: str) -> None:
         self._parents = [(each.folder / name, each) for each in hierarchies]
 
     @classmethod
     def find(cls, name: str, root: Path = Path("/"), *, freezing: bool = False) -> Cgroups:
-        """Return the cgroups below this process's own, after one was made for a try.
+        """Return the cgroups below this process's own, after a trial cgroup was made.
 
-        Raises BackendUnavailable, saying why, where none can be made for memory, tasks and processors.
-        `name` must be a gateway's own: what an earlier one of that name has left is removed. `root` is where
-        the system's files are; `freezing`: whether kernels are to be frozen.
+        Raises BackendUnavailable with the cause where memory, tasks and processors can't be limited. `name`
+        must be the gateway's own: leftovers of an earlier gateway of that name are removed. `root`: the
+        folder of the system's files; `freezing`: whether kernels are to be frozen.
         """
         try:
             own = hierarchies(
@@ -145,7 +145,7 @@ class Cgroups:
                 " Delegate=yes"
             ) from error
         further = [_below(each, root) for each in own if not each.controllers]
-        with suppress(OSError):  # it limits nothing, so kernels do without it
+        with suppress(OSError):  # version 2 limits nothing here, so kernels do without it
             if freezing:
                 return cls._tried([*limiting, *further], name)
             # An earlier gateway of this name may have had kernels there.
@@ -156,11 +156,11 @@ class Cgroups:
     def around(
         cls, process: int, name: str, limits: ResourceLimits, root: Path = Path("/")
     ) -> tuple[Cgroups, Cgroup]:
-        """Return the cgroups below a container's, and the one of them that all its processes were moved to.
+        """Return the cgroups below a container's group, and the cgroup that has its present processes.
 
-        `process` is the container's first, and `limits` are for all that are there now. With version 2 a
-        group that has processes passes no controllers on, so they must be in one below. Raises
-        BackendUnavailable, saying why, where it can't be done for any container, and OSError.
+        `process` is the container's first, and `limits` apply to all its present processes. With version 2 a
+        group with processes passes no controllers on, so the processes are moved to a group below. Raises
+        BackendUnavailable with the cause where no container allows that, and OSError.
         """
         try:
             theirs = hierarchies(
@@ -184,10 +184,10 @@ class Cgroups:
             raise BackendUnavailable(f"a container's cgroup can't be divided: {in_words(error)}") from error
 
     def _take_over(self, limits: ResourceLimits) -> Cgroup:
-        """Move all processes of the groups above into one of ours. Raises OSError."""
+        """Move all processes of the groups above into a new group of the gateway. Raises OSError."""
         leaf = Cgroup(tuple((parent / FIRST, each.version) for parent, each in self._parents))
         for (parent, hierarchy), (folder, version) in zip(self._parents, leaf.folders, strict=True):
-            # Not those above, or that of a container which has gone would be there again.
+            # Groups above are not made, or the group of a container that is gone would be there again.
             parent.mkdir(exist_ok=True)
             folder.mkdir()
             for process in _processes(hierarchy.folder):
@@ -202,7 +202,7 @@ class Cgroups:
 
     @classmethod
     def _tried(cls, hierarchies: Sequence[Hierarchy], name: str) -> Cgroups:
-        """Return the cgroups below these folders, after one was made. Raises OSError."""
+        """Return the cgroups below these folders, after a trial cgroup was made. Raises OSError."""
         found = cls(hierarchies, name)
         found._open()
         cgroup = found.make("try", ResourceLimits())
@@ -246,9 +246,9 @@ class Cgroups:
         return Cgroup(tuple(made))
 
     def limit_memory(self, memory: int) -> None:
-        """Limit what all cgroups of these together have, with what ended ones have left.
+        """Limit the memory of all cgroups together, including memory left by ended ones.
 
-        Raises OSError: EBUSY if that is more, and can't be reduced. Version 2 has then ended processes.
+        Raises OSError: EBUSY if more is in use and can't be reduced. Version 2 has then killed processes.
         """
         for parent, hierarchy in self._parents:
             if "memory" not in hierarchy.controllers:
@@ -262,7 +262,7 @@ class Cgroups:
             try:
                 _write(files[0], str(memory))
             except OSError as error:
-                # The second one is never below the first.
+                # The second limit is never below the first.
                 if error.errno != errno.EINVAL:
                     raise
                 files.reverse()
@@ -270,7 +270,7 @@ class Cgroups:
                 _write(file, str(memory))
 
     def close(self) -> None:
-        """Remove the folders of this gateway. Raises OSError while there are processes in them."""
+        """Remove the folders of this gateway. Raises OSError while processes are in them."""
         for parent, _ in self._parents:
             self._sweep(parent)
             _remove(parent)
@@ -288,17 +288,17 @@ def groups_of(text: str) -> dict[str, str]:
 
 
 def hierarchies(own: str, mounts: str, controllers: Sequence[str] = CONTROLLERS) -> list[Hierarchy]:
-    """Return the hierarchies with these controllers, and that of version 2 in any case, which is the last.
+    """Return the hierarchies with these controllers, then version 2's hierarchy in any case.
 
-    `own`: the text of the process's /proc/PID/cgroup; `mounts`: that of our mountinfo. With version 2 the
-    controllers are not known from these files: all are named that version 1 does not have.
+    `own`: the text of the process's /proc/PID/cgroup; `mounts`: this process's mountinfo. These files don't
+    name the controllers of version 2: it gets all controllers that version 1 does not have.
     """
     paths = groups_of(own)
     found: list[Hierarchy] = []
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         _, _, _, root, point, *_ = before.split()
-        # What is mounted may have an empty name, between two spaces.
+        # A mount's source may be an empty name, between two spaces.
         kind, _, options = after.split(" ", 2)
         mounted = options.split(",")
         if kind == "cgroup":
@@ -320,7 +320,7 @@ def _folder(point: str, root: str, path: str) -> Path:
 
 
 def _below(hierarchy: Hierarchy, root: Path) -> Hierarchy:
-    """Return hierarchy as it is found below `root`; with version 2, with the controllers that there are."""
+    """Return the hierarchy by its path below `root`; with version 2, with its existing controllers."""
     folder = root / hierarchy.folder.relative_to("/")
     names = hierarchy.controllers
     if hierarchy.version == 2 and names:
@@ -330,7 +330,7 @@ def _below(hierarchy: Hierarchy, root: Path) -> Hierarchy:
 
 
 def _settings(hierarchy: Hierarchy, limits: ResourceLimits, reserved: int) -> Iterator[tuple[str, str]]:
-    """Yield the files of one cgroup with what is written to them, in order."""
+    """Yield the files of one cgroup with the values to write, in order."""
     memory = str(limits.memory + reserved)
     quota = str(max(_LEAST_QUOTA, int(limits.cpus * _PERIOD)))
     one: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -348,7 +348,7 @@ def _settings(hierarchy: Hierarchy, limits: ResourceLimits, reserved: int) -> It
 
 
 _WITHOUT_SWAP = ("memory.memsw.limit_in_bytes", "memory.swap.max")
-"""Files that a system which does not count swap does not have."""
+"""The files that are missing on systems which do not count swap."""
 
 
 def _write(file: Path, value: str) -> None:
@@ -362,7 +362,7 @@ def _write(file: Path, value: str) -> None:
 
 
 def _pass_on(folder: Path, controllers: Sequence[str]) -> None:
-    """Let the groups below `folder` have these controllers; it must have no process itself, or lose it."""
+    """Pass these controllers on to the groups below `folder`, after moving the gateway's processes out."""
     file = folder / "cgroup.subtree_control"
     missing = [name for name in controllers if name not in file.read_text().split()]
     if not missing:
@@ -385,7 +385,7 @@ def _enabled(controllers: Sequence[str]) -> str:
 
 
 def _processes(folder: Path) -> list[int]:
-    """Return the ids of a group's processes; none if it is gone."""
+    """Return the ids of a group's processes; empty if the group is gone."""
     try:
         return [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
     except OSError as error:
@@ -395,7 +395,7 @@ def _processes(folder: Path) -> list[int]:
 
 
 def _vacate(folder: Path) -> None:
-    """Move this process and its descendants to a group below `folder`, if nobody else is there."""
+    """Move this process and its descendants to a group below `folder`, if it has no other processes."""
     there = _processes(folder)
     if any(not _is_ours(pid) for pid in there):
         raise PermissionError(errno.EPERM, "other programs are in the gateway's cgroup", str(folder))
@@ -411,12 +411,12 @@ def _is_ours(pid: int) -> bool:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
-            return True  # it has ended
+            return True  # the process has ended
     return pid == os.getpid()
 
 
 def _remove(folder: Path) -> None:
-    """Remove a cgroup's folder; processes that have just ended are in it for a moment more."""
+    """Remove a cgroup's folder, where processes that have just ended stay for a moment."""
     for pause in _PAUSES:
         time.sleep(pause)
         try:

@@ -1,8 +1,8 @@
-"""The control group that a kernel has to itself: freezing it, and giving its memory back to the system.
+"""The control group of a single kernel: freezing the kernel, and giving its memory back to the system.
 
-It works on groups that somebody else made, such as a container engine, and limits nothing. A kernel whose
-processes are in a group with others has none: they would be frozen too. See cgroups(7) and the kernel's
-cgroup-v1/freezer-subsystem, cgroup-v1/memory and cgroup-v2. Writes need root, or a delegated group's owner.
+The groups were made by another program, such as a container engine; nothing is limited here. A kernel whose
+processes share a group with others has no `ControlGroup`: the others would be frozen too. See cgroups(7) and
+the kernel's cgroup-v1/freezer-subsystem, cgroup-v1/memory, cgroup-v2. Writing needs root or the owner.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies
 from cellgate_kernels.limits.disk import TICKS_PER_SECOND, state_of, ticks_of
 
 PASSES = 4
-"""How often version 1 is asked at least to give memory back: the first passes spare pages used lately."""
+"""The least number of requests to version 1 to give memory back: the first ones spare recently used pages."""
 WORTH_A_PASS = 1024 * 1024
-"""Bytes for which it is asked once more: passes end early while a slow disk still takes what was given."""
+"""The bytes given back that justify one more request: requests end early while a slow disk still writes."""
 STEP = 64 * 1024 * 1024
-"""Bytes that version 2 is asked to give back at once, so that a kernel that is woken need not wait."""
+"""The bytes that version 2 gives back in one step, so that a kernel that is woken need not wait."""
 MOST_STEPS = 4096
 
 
 CONTROLLERS = ("freezer", "memory")
-"""What is needed of the system; version 2 has the first without a controller."""
+"""The controllers needed of version 1; version 2 freezes without a controller."""
 
-# By version: the file, what stops the group's processes, and what lets them go on.
+# By version: the file, the value that stops the group's processes, and the value that resumes them.
 _FREEZING = {1: ("freezer.state", "FROZEN", "THAWED"), 2: ("cgroup.freeze", "1", "0")}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A folder of a group, and which version of control groups it is of."""
+    """A folder of a group, and its version of control groups."""
 
     folder: Path
     version: int
@@ -43,9 +43,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """What can freeze one group, and what has its memory; with version 2 alone both are the same.
+    """The part that can freeze a group, and the part that has its memory; equal with version 2 alone.
 
-    All methods raise OSError when the group is gone, or the caller has no right to it.
+    All methods raise OSError when the group is gone, or the caller may not use it.
     """
 
     freezer: Part
@@ -53,10 +53,10 @@ class ControlGroup:
 
     @classmethod
     def of(cls, process: int, root: Path = Path("/")) -> ControlGroup | None:
-        """Return the group of a process, if we are in another one and may write its files; None otherwise.
+        """Return the group of a process; None if it is this process's group or its files are not writable.
 
-        Where both versions can freeze it, version 2 does: the processes can then be killed without being
-        thawed. `root` is where the system's files are.
+        Where both versions can freeze the group, version 2 does: its frozen processes can be killed.
+        `root`: the folder of the system's files.
         """
         proc = root / "proc"
         try:
@@ -80,18 +80,18 @@ class ControlGroup:
         return None
 
     def freeze(self) -> None:
-        """Begin to stop all processes of the group; `frozen` says when they have stopped."""
+        """Begin to stop all processes of the group; `frozen` becomes true when all have stopped."""
         file, word, _ = _FREEZING[self.freezer.version]
         (self.freezer.folder / file).write_text(word)
 
     def thaw(self) -> None:
-        """Let all processes of the group go on."""
+        """Resume all processes of the group."""
         file, _, word = _FREEZING[self.freezer.version]
         (self.freezer.folder / file).write_text(word)
 
     @property
     def frozen(self) -> bool:
-        """Whether all its processes have stopped."""
+        """Whether all processes of the group have stopped."""
         if self.freezer.version == 2:
             return "frozen 1" in (self.freezer.folder / "cgroup.events").read_text().splitlines()
         return (self.freezer.folder / "freezer.state").read_text().strip() == "FROZEN"
@@ -104,11 +104,11 @@ class ControlGroup:
         return self.memory.folder / names[self.memory.version]
 
     def processes(self) -> list[int]:
-        """Return the ids of its processes."""
+        """Return the ids of the group's processes."""
         return [int(line) for line in (self.memory.folder / "cgroup.procs").read_text().split()]
 
     def processor_seconds(self) -> float:
-        """Return the processor time of its living processes and the children that they have reaped."""
+        """Return the processor time in seconds of the living processes and the children they have reaped."""
         ticks = 0
         for process in self.processes():
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -116,7 +116,7 @@ class ControlGroup:
         return ticks / TICKS_PER_SECOND
 
     def allow_swap(self) -> str | None:
-        """Let it have as much in swap as it may have in memory; returns what it was allowed, None if unknown.
+        """Allow the group as much swap as memory; return the limit before, None if unknown.
 
         With version 1 one limit is for both, and nothing has to be done. With version 2 a group that may not
         use more with swap than without has no swap at all, and could give nothing back.
@@ -130,14 +130,14 @@ class ControlGroup:
         return before
 
     def limit_swap(self, most: str) -> None:
-        """Allow what `allow_swap` returned. What is in swap stays there until it is needed."""
+        """Set the limit that `allow_swap` returned. Pages already in swap stay there until needed."""
         (self.memory.folder / "memory.swap.max").write_text(most)
 
     def give_memory_back(self, stop: Callable[[], bool]) -> None:
-        """Move its memory to swap and drop its cache, as far as the system can. Blocks for up to seconds.
+        """Move the group's memory to swap and drop its cache, as far as possible. Blocks for up to seconds.
 
-        `stop` is asked between the steps. Without swap only the cache is dropped; systems that have no such
-        call, as Linux before 5.19 with version 2, give nothing back.
+        `stop` is called between the steps. Without swap only the cache is dropped. Systems without such a
+        call, such as Linux before 5.19 with version 2, give nothing back.
         """
         unified = self.memory.version == 2
         file = self._of_memory({1: "memory.force_empty", 2: "memory.reclaim"})
@@ -145,7 +145,7 @@ class ControlGroup:
             return
         used = self.memory_used()
         for done in range(MOST_STEPS):
-            # Version 2 says when there is no more to give. Version 1 never does.
+            # Version 2 reports when there is no more to give. Version 1 never does.
             if not unified and done >= PASSES:
                 before, used = used, self.memory_used()
                 if before - used < WORTH_A_PASS:
@@ -162,7 +162,7 @@ class ControlGroup:
 
 
 def _is_apart(group: Hierarchy, ours: Sequence[Hierarchy]) -> bool:
-    """Return whether the group is seen here and is not ours or above; the root's has other members."""
+    """Return whether the group is visible here, and neither this process's own group nor one above."""
     if ".." in group.folder.parts:
         return False
     return not any(

@@ -1,10 +1,10 @@
 """How much disk a kernel uses: the files in its writable folders, and deleted files that it keeps open.
 
 A bind-mounted folder has no quota, so its use must be measured; ``disk_watch`` does so repeatedly, in a
-thread. User code wrote what is read here: only folders are opened, no link is followed, and what can't be
-measured counts as too much. A deleted file or folder is kept by a descriptor, by a mapping, by a process that
-runs from it or is in it, or by a message that waits in a socket; what else would keep one, such as a rule of
-Landlock, the filters of system calls refuse. See proc(5) and unix(7).
+thread. User code wrote the files: only folders are opened, no link is followed, and files that can't be
+measured count as too much. A deleted file or folder is kept by a descriptor, a mapping, a process that runs
+from it or is in it, or a message that waits in a socket. The filters of system calls refuse all other ways
+to keep a file, such as a rule of Landlock. See proc(5) and unix(7).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cellgate_kernels.walls.seccomp import SET_ID
 from cellgate_kernels.walls.set_id import clear_set_id
 
 ENTRY_BYTES = 4096
-"""The least that a name counts for, so that a million empty files are not free, nor a million of one file."""
+"""The fewest bytes that a name counts for: a million empty files are not free, nor a million names of one."""
 
 MOST_LOOKED_AT = 500_000
-"""Descriptors and mappings of one kernel; more can't be examined in reasonable time."""
+"""The most descriptors and mappings of one kernel that can be examined in reasonable time."""
 
 MOST_NAMES = 2_000_000
-"""Files and folders of one kernel; more would keep the watch away from the others for too long."""
+"""The most files and folders of one kernel; more would keep the watch from other kernels for too long."""
 
 _PASSES = 3
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH)
@@ -37,7 +37,7 @@ _TIMES = slice(11, 15)  # utime, stime, cutime, cstime
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 Parents = Mapping[int, int]
-"""All processes that are visible to this one, each with its parent's id."""
+"""All processes that this one can see, each with its parent's id."""
 
 
 class Unmeasurable(CellgateError):
@@ -48,9 +48,9 @@ class Unmeasurable(CellgateError):
 
 @dataclass(frozen=True, slots=True)
 class CountedFolder:
-    """A folder that the kernel can write to. `free`: how many bytes in it are not counted.
+    """A folder that the kernel can write to. `free`: the bytes in the folder that are not counted.
 
-    `is_workspace`: it is one. `has_workspaces`: each folder in it is one.
+    `is_workspace`: whether it is a workspace. `has_workspaces`: whether each folder in it is a workspace.
     """
 
     path: Path
@@ -61,8 +61,8 @@ class CountedFolder:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """A kernel's disk use. `on_the_way`: files wait in a socket; until they are received no process has them
-    open, and they can't be inspected. `largest`: what of it is in one workspace, the one that has most.
+    """A kernel's disk use. `largest`: the bytes in the workspace that has most. `on_the_way`: whether files
+    wait in a socket: until they are received no process has them open, and they can't be inspected.
     """
 
     used: int
@@ -73,11 +73,11 @@ class DiskUsage:
 def usage(
     folders: Sequence[CountedFolder], process: int | None, *, enough: int, parents: Parents | None = None
 ) -> DiskUsage:
-    """Return bytes on disk of `folders` and of deleted files that `process` and its descendants keep.
+    """Return the bytes on disk of `folders` and of deleted files that `process` and its descendants keep.
 
-    Stops soon after `enough`, and returns more than that where it can't be measured. This user must be able
+    Stops soon after `enough` bytes, and returns more than `enough` if measuring fails. This user must be able
     to look into `process` (`may_look`). `parents`: a recent result of `all_parents`. Raises OSError when this
-    process has too many open files, which is not the kernel's doing.
+    process itself has too many open files.
     """
     total = largest = 0
     for folder in folders:
@@ -100,7 +100,7 @@ def usage(
 
 
 def may_look(process: int) -> bool:
-    """Return whether this user may see a process's open files. Raises OSError on too many of our own."""
+    """Return whether this user may see a process's open files. Raises OSError if we have too many open."""
     try:
         os.listdir(f"/proc/{process}/fd")  # noqa: PTH208 - /proc has no tree to walk
     except OSError as error:
@@ -111,7 +111,7 @@ def may_look(process: int) -> bool:
 
 
 def all_parents() -> dict[int, int]:
-    """Return every process's id with its parent's. They come in order of ids, so later forks are included."""
+    """Return each process's id with its parent's. Ids come in ascending order, so new forks are included."""
     found: dict[int, int] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():
@@ -133,17 +133,17 @@ def ticks_of(state: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """What a folder has. `largest`: what is in the one of its folders that has most."""
+    """The bytes in a folder. `largest`: the bytes of its largest subfolder."""
 
     bytes: int
     largest: int
 
 
 def _measured(root: Path, enough: int) -> _Tree:
-    """Measure a folder until soon after `enough` bytes; return more than that for what can't be measured."""
+    """Measure a folder until soon after `enough` bytes; return more than `enough` if measuring fails."""
     total = names = 0
     linked: set[int] = set()
-    # By the folder of `root` that they are in; these themselves, and what lies beside them, are in none.
+    # By the folder of `root` that has them. These folders themselves, and files beside them, are in none.
     found: dict[str, int] = {"": 0}
     folders = [(str(root), "")]
     too_much = _Tree(enough + 1, enough + 1)
@@ -173,7 +173,7 @@ def _measured(root: Path, enough: int) -> _Tree:
 
 
 def _name_bytes(status: os.stat_result, linked: set[int]) -> int:
-    """Return a name's bytes. `linked` remembers files with several names, of which one has the bytes."""
+    """Return a name's bytes. `linked` collects files with several names: only the first name has bytes."""
     if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
         if status.st_ino in linked:
             return ENTRY_BYTES
@@ -189,13 +189,13 @@ def entry_bytes(status: os.stat_result) -> int:
 def new_bytes(size: int) -> int:
     """Return the bytes that a new file of this size counts for: whole blocks, and the least for an empty one.
 
-    Not what the file system says of it, which knows only after a while, and may hold more ready at first.
+    The file system's own figure is not used: it comes late, and may include space reserved in advance.
     """
     return max(-(-size // ENTRY_BYTES), 1) * ENTRY_BYTES
 
 
 def _look(process: int, devices: set[int], parents: Parents) -> _Look:
-    """Look again if processes end in the meantime: they may have passed a file to one seen before."""
+    """Look at all processes' files, again if one ends meanwhile: its files may have gone to another."""
     look = _Look(devices)
     for _ in range(_PASSES):
         if look.all_of(family(process, children_of(parents))):
@@ -222,7 +222,7 @@ def family(process: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]
 
 
 class _Look:
-    """The files that one kernel's processes keep. `found`: bytes of deleted files by device and inode."""
+    """The files that one kernel's processes keep. `found`: the bytes of deleted files by device and inode."""
 
     def __init__(self, devices: set[int]) -> None:
         self.found: dict[tuple[int, int], int] = {}
@@ -231,12 +231,12 @@ class _Look:
         self._looked_at = 0
 
     def all_of(self, pids: Iterator[int]) -> bool:
-        """Return whether all of them were still there. Raises Unmeasurable."""
+        """Return whether all processes were still there. Raises Unmeasurable."""
         all_there = True
         tables: list[str] = []
         for pid in pids:
             try:
-                # A leader that has ended has released what its threads share.
+                # A leader that has ended has released the resources its threads share.
                 ended = state_of(f"/proc/{pid}")[0] in "ZX"
                 tables += _living_threads(pid) if ended else [f"/proc/{pid}"]
             except OSError:
@@ -271,7 +271,7 @@ class _Look:
                         self.on_the_way = _holds_descriptors(f"{table}/fdinfo/{descriptor.name}")
 
     def _places(self, table: str) -> None:
-        """Return the process's program and folders, equal for all threads: see ``seccomp``."""
+        """Count the process's program and folders, equal for all threads: see ``seccomp``."""
         for place in ("exe", "cwd", "root"):
             self._count(1)
             with suppress(FileNotFoundError):
@@ -295,7 +295,7 @@ class _Look:
         except FileNotFoundError:
             return
         except PermissionError:
-            # Only root may do that. The size of the mapped part says nothing about the file's size.
+            # Only root may read the folder. The size of the mapped part says nothing about the file's size.
             major, minor = (int(part, 16) for part in device.split(":"))
             known = any(inode == found for _, found in self.found)
             if not known and os.makedev(major, minor) in self._devices:

@@ -1,7 +1,7 @@
-"""Checks the disk use of all kernels regularly, and ends those that use more than they may.
+"""Checks the disk use of all kernels regularly, and ends kernels that use more than their limit.
 
-A gateway has one watch, so that checking takes a limited share of one processor however many kernels there
-are. ``disk`` measures; the provisioners say what to check and how to end a kernel. It runs only while needed.
+A gateway has one watch, so that checks take a limited share of one processor however many kernels there
+are. ``disk`` measures; the provisioners define the folders and end the kernel. It runs only while needed.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 INTERVAL = 1.0
-"""Seconds between two checks."""
+"""The seconds between two checks."""
 
 PATIENCE = 20.0
 """The pause after a check, as a multiple of the time that it took."""
 
 NEAR = 0.75
-"""The share of its limit from which on a kernel is looked at more often."""
+"""The share of its limit from which a kernel is checked more often."""
 
 PATIENCE_WHEN_NEAR = 2.0
-"""As `PATIENCE`, of a kernel that is near its limit, or over it: what it writes meanwhile may be too much."""
+"""The same for a kernel that is near or over its limit: it may write too much until the next check."""
 
 AGAIN = 0.25
-"""Seconds until the next check when a kernel was found full: it may be ended only after another."""
+"""The seconds until the next check of a kernel found full: the kernel may be ended only after a second."""
 
 SHARE = 0.05
-"""Seconds of one kernel's check that lengthen the pause for all kernels. The rest delays only that kernel's
-next check: one with many files does not keep the watch away from the others."""
+"""The seconds of one kernel's check that lengthen the pause for all kernels. Further seconds delay only that
+kernel's next check: a kernel with many files does not keep the watch from the others."""
 
 MOST_ON_THE_WAY = 5
-"""Checks in a row that may find files on their way through a socket, where no program needs to leave them."""
+"""The most checks in a row with files on their way through a socket: no program has to leave files there."""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """One kernel. `process` is its first one, None where we may not look into it; `end` ends the kernel.
+    """One watched kernel. `process`: its first one, None if we may not look into it; `end` ends the kernel.
 
-    `passes_files`: whether descriptors in its sockets are its doing: gVisor's own processes use them too.
-    `given`: bytes that its session brought along, None while they have not been counted; `given_to_one`: what
-    of them was in one workspace. `workspaces`: how many there are in its sandbox now; for each a session has
-    reserved the limit, so no workspace may have what another reserved.
+    `passes_files`: whether only user code sends descriptors through its sockets: gVisor itself does, too.
+    `given`: the bytes that its session brought along, None before they are counted; `given_to_one`: the bytes
+    of them in one workspace. `workspaces`: their number in its sandbox now; for each a session has reserved
+    the limit, so no workspace may use another's reservation.
     """
 
     limits: ResourceLimits
@@ -72,28 +72,28 @@ class Watched:
 
     @property
     def allowed(self) -> int:
-        """The limit for all its workspaces, or what the session brought along."""
+        """The limit for all its workspaces, or the bytes that the session brought along, if more."""
         return max(self.limits.disk * max(1, self.workspaces()), self.given or 0)
 
     @property
     def allowed_to_one(self) -> int:
-        """The limit for one of its workspaces, or the most that one of them was given."""
+        """The limit for one of its workspaces, or the most bytes given to one of them, if more."""
         return max(self.limits.disk, self.given_to_one)
 
     def is_over(self, found: DiskUsage, share: float = 1.0) -> bool:
-        """Return whether this is more than a share of what is allowed, in all or to one workspace."""
+        """Return whether the use is above a share of the allowance, in all or in one workspace."""
         return found.used > share * self.allowed or found.largest > share * self.allowed_to_one
 
     @property
     def patience(self) -> float:
-        """The pause after a check, as a multiple of its time; see `PATIENCE`."""
+        """The pause after a check, as a multiple of the check's time; see `PATIENCE`."""
         return PATIENCE_WHEN_NEAR if self.is_over(self.last, NEAR) else PATIENCE
 
     def bring_along(self, found: DiskUsage) -> None:
-        """Allow what was found, unless it can't be measured.
+        """Allow the measured use, unless measuring failed.
 
-        If no workspace has more than the limit, nothing has to be allowed: what branches have in theirs is no
-        part of it any more when they have ended.
+        If no workspace is above the limit, no allowance is needed: files in the workspaces of branches are
+        gone when the branches have ended.
         """
         is_needed = not 0 < found.largest <= self.limits.disk
         measured = found.used <= MOST_BYTES
@@ -101,10 +101,10 @@ class Watched:
         self.given_to_one = found.largest if measured else 0
 
     def must_end_after(self, found: DiskUsage) -> bool:
-        """Return whether the kernel must end, after this check."""
+        """Return whether the kernel must end after this check."""
         if found.on_the_way and self.passes_files:
             self.looks_on_the_way += 1
-            # Files that were counted before may be the ones that are hidden now.
+            # Files that were counted before may be hidden in a socket now.
             used, largest = max(found.used, self.last.used), max(found.largest, self.last.largest)
             found = replace(found, used=used, largest=largest)
         else:
@@ -120,7 +120,7 @@ class Watched:
 
 
 class DiskWatch:
-    """All watched kernels, on one loop."""
+    """The watch of all kernels on one loop."""
 
     def __init__(self) -> None:
         self._kernels: set[Watched] = set()
@@ -129,12 +129,12 @@ class DiskWatch:
         self._told = False
 
     def add(self, kernel: Watched) -> None:
-        """Watch a kernel until `discard`."""
+        """Watch a kernel until `discard` is called."""
         self._kernels.add(kernel)
         self._begin()
 
     def discard(self, kernel: Watched | None) -> None:
-        """Stop watching it. Idempotent."""
+        """Stop watching a kernel. Idempotent."""
         if kernel in self._kernels:
             self._kernels.remove(kernel)
         if not self._kernels:
@@ -143,7 +143,7 @@ class DiskWatch:
             self._close_threads()
 
     async def files_given(self, kernel: Watched) -> None:
-        """Allow what the kernel uses now, even over its limit."""
+        """Allow the kernel's present use, even if it is over the limit."""
         kernel.given = None
         if (found := await self._usage(kernel, None)) is not None:
             kernel.bring_along(found)
@@ -153,7 +153,7 @@ class DiskWatch:
             self._tasks.start(self._watch(), "disk watch")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """Continue after an internal error, already logged, with the pause before each round."""
+        """Continue after an internal error, which is already logged, with the pause before each round."""
         self._begin()
 
     async def _watch(self) -> None:
@@ -174,11 +174,11 @@ class DiskWatch:
             pause = self._pause(owed)
 
     def _pause(self, owed: float) -> float:
-        """Return the seconds until the next round, of one whose checks deserve a pause of so many."""
+        """Return the seconds until the next round, after checks that deserve a pause of `owed` seconds."""
         return AGAIN if any(kernel.was_full for kernel in self._kernels) else max(INTERVAL, owed)
 
     async def _look(self, kernel: Watched, parents: Parents) -> float:
-        """Check a kernel and end it if it must be; returns how long the check took."""
+        """Check a kernel and end it if required; return the seconds that the check took."""
         began = time.monotonic()
         found = await self._usage(kernel, parents)
         now = time.monotonic()
@@ -189,9 +189,9 @@ class DiskWatch:
         return now - began
 
     async def _usage(self, kernel: Watched, parents: Parents | None) -> DiskUsage | None:
-        """Return the kernel's disk use; None when it can't be measured now, because no file can be opened."""
+        """Return the kernel's disk use; None when measuring must wait, because no file can be opened now."""
 
-        # All of what the session brought along counts, however much it is.
+        # All files that the session brought along count, however many.
         enough = MOST_BYTES if kernel.given is None else 2 * kernel.allowed
 
         def look() -> DiskUsage:
@@ -223,6 +223,6 @@ class DiskWatch:
 
 
 def disk_full(disk: int) -> KernelExit:
-    """Return the end of a kernel that used more than `disk` bytes."""
+    """Return the exit of a kernel that used more than `disk` bytes."""
     said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
     return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")

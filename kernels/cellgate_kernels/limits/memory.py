@@ -1,8 +1,8 @@
-"""How much memory and processor time kernels use: that of their processes, as /proc shows it.
+"""The memory and processor time that kernels use: the sums of their processes, as /proc shows them.
 
-One read of /proc for all kernels, however many there are; whoever asks calls it in a thread. Pages that
-several processes share count for each of them: what belongs to whom (``smaps``) takes the system a
-thousand times as long. It limits nothing: that is the backends' business. See proc(5).
+/proc is read once for all kernels; callers do so in a thread. Pages that several processes share count for
+each process: to divide them (``smaps``) takes the system a thousand times as long. Limits are the backends'
+business. See proc(5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from cellgate_kernels.limits.disk import TICKS_PER_SECOND, family, state_of, ticks_of
 
 MOST_PROCESSES = 20_000
-"""Processes that are looked at, so that a machine with more of them costs no more time."""
+"""The most processes that are examined, so that a machine with more of them costs no more time."""
 
 _PARENT, _RESIDENT = 1, 21
 _PAGE = resource.getpagesize()
@@ -25,9 +25,9 @@ _PAGE = resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What a process and its descendants use. `memory`: bytes that they have in memory.
+    """The use of a process and its descendants. `memory`: their bytes in memory.
 
-    `seconds`: the processor time of those that live, and of children that they have reaped.
+    `seconds`: the processor time of the living ones, and of children that they have reaped.
     """
 
     memory: int = 0
@@ -35,7 +35,7 @@ class MemoryUse:
 
 
 def uses(roots: Sequence[int]) -> list[MemoryUse]:
-    """Measure each process with its descendants; nothing for one that is gone."""
+    """Measure each process with its descendants; zero for a process that is gone."""
     children: dict[int, list[int]] = defaultdict(list)
     own: dict[int, tuple[int, int]] = {}
     processes = (name for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
@@ -48,7 +48,7 @@ def uses(roots: Sequence[int]) -> list[MemoryUse]:
 
 
 def resident(roots: Sequence[int]) -> list[int]:
-    """Return the bytes in memory of each process and its descendants; 0 for one that is gone."""
+    """Return the bytes in memory of each process and its descendants; 0 for a process that is gone."""
     return [each.memory for each in uses(roots)]
 
 

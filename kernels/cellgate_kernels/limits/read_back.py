@@ -1,8 +1,8 @@
 """Reads memory back from swap, in the order of its addresses: process_madvise(2) with MADV_WILLNEED.
 
 A process whose pages are in swap waits for each page, or each few, when it touches them: a gigabyte then
-takes ten seconds and more. Asked for in order the disk reads it as it would read a file. It is a favour:
-where the system refuses, nothing is lost. Needs Linux 5.13 and the right to trace the process.
+takes ten seconds and more. A disk delivers pages much faster in order, like a file. The read is optional:
+if the system refuses, only time is lost. Needs Linux 5.13 and the right to trace the process.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import islice
 from pathlib import Path
 
 LITTLE = 1024 * 1024
-"""Bytes below which there is little to wait for."""
+"""The bytes below which reading back saves too little time."""
 
 MOST_AT_ONCE = 512
-"""Ranges of one call; the system takes 1024 (IOV_MAX)."""
+"""The most ranges in one call; the system takes 1024 (IOV_MAX)."""
 
 MOST_RANGES = 65_536
-"""Of one process, which decides itself how many it has."""
+"""The most ranges of one process, which itself decides how many it has."""
 
 _PROCESS_MADVISE = 440  # the same number on all architectures
 _WILLNEED = 3
@@ -33,14 +33,14 @@ class _Range(ctypes.Structure):
 
 
 def read_back(processes: Iterable[int]) -> None:
-    """Read the private memory of these processes back. Blocks. Raises OSError when the system refuses."""
+    """Read the private memory of these processes back. Blocks. Raises OSError if the system refuses."""
     for process in processes:
         try:
             with Path(f"/proc/{process}/maps").open(errors="replace") as maps:
                 ranges = list(islice(private_ranges(maps), MOST_RANGES))
             descriptor = os.pidfd_open(process)
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
+            continue  # the process has ended
         try:
             _advise(descriptor, ranges)
         finally:
@@ -48,7 +48,7 @@ def read_back(processes: Iterable[int]) -> None:
 
 
 def private_ranges(maps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Start and length of the memory that belongs to no file, from the lines of /proc/PID/maps (proc(5))."""
+    """Yield start and length of the memory that belongs to no file, by lines of /proc/PID/maps (proc(5))."""
     for line in maps:
         words = line.split(maxsplit=5)
         if len(words) < 5 or "w" not in words[1] or "p" not in words[1]:

@@ -1,8 +1,8 @@
 """The contents of a kernel's messages as fields of events; content that breaks the protocol is repaired.
 
 Pure and stateless: each function reads the content of one message. A kernel runs user code, so content may
-have any shape: where its meaning is clear it is used, otherwise the message is ignored. ``execution`` knows
-what a message means for a cell. Source: jupyter-client's "Messaging in Jupyter".
+have any shape: content with a clear meaning is used, other content is ignored. ``execution`` interprets the
+messages of a cell. Source: jupyter-client's "Messaging in Jupyter".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellgate_kernels.protocol.messages import MalformedMessage, Message, TooCom
 from cellgate_kernels.protocol.outputs import KernelEvent
 
 MOST_KINDS = 1000
-"""MIME types of one output. Each must be checked, and no real output has as many."""
+"""The most MIME types of one output. Each must be checked, and no real output has as many."""
 
 WIDGETS = "jupyter.widget"
 """The target of widgets' comms."""
@@ -29,7 +29,7 @@ _JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
 def with_plain_text(message: Message) -> Message:
-    """Return the message, with an empty `text/plain` for an output without one: clients index it.
+    """Return the message, with an empty `text/plain` if an output has none: clients index this field.
 
     Only these rare messages are decoded and encoded again; all others pass unchanged.
     """
@@ -48,7 +48,7 @@ def with_plain_text(message: Message) -> Message:
 
 
 def content_of(message: Message) -> dict[str, Any]:
-    """Return the content, or an empty one when it can't be read."""
+    """Return the content, or an empty one when it is invalid."""
     try:
         return message.content()
     except MalformedMessage:
@@ -56,9 +56,9 @@ def content_of(message: Message) -> dict[str, Any]:
 
 
 def fields_of(message: Message) -> dict[str, Any] | None:
-    """Return the fields of the event for an output message; None when it says nothing.
+    """Return the fields of the event for an output message; None when there is nothing to show.
 
-    Raises TooComplex when its content is too large or complex to be read.
+    Raises TooComplex when the content is too large or complex to be read.
     """
     try:
         content = message.content()
@@ -70,7 +70,7 @@ def fields_of(message: Message) -> dict[str, Any] | None:
 
 
 def text_of(value: Any) -> str:
-    """Return a string from whatever stands where the protocol has one, such as nbformat's list of lines."""
+    """Return a string for any value that stands in its place, such as nbformat's list of lines."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -129,7 +129,7 @@ def error_of(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def pages_of(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the fields of a display for each page of a reply: what ``obj?`` and ``%pdoc`` give to a pager.
+    """Return the fields of a display for each page of a reply: the output of ``obj?`` and ``%pdoc``.
 
     Source: "Messaging in Jupyter", section "Payloads". Raises TooComplex.
     """
@@ -152,7 +152,7 @@ def comm_event(message: Message) -> KernelEvent | None:
     except MalformedMessage:
         return None
     if fields is not None and event_type != "comm_close":
-        # They become base64 when the event is encoded as JSON, which happens in a thread if they are large.
+        # Buffers become base64 when the event is encoded as JSON, in a thread if they are large.
         fields["buffers"] = list(message.buffers)
     return None if fields is None else KernelEvent(event_type, fields)
 

@@ -14,13 +14,13 @@ from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 MOST_NAME, MOST_VERSION = 100, 100
-"""Characters. Both fit into one file name, with what pip puts between and after them."""
+"""The most characters. Both fit into one file name, with pip's own parts between and after them."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A package of one version, in PEP 440's normal form. Raises ValueError for anything else."""
+    """A package of one version, in PEP 440's normal form. Raises ValueError for invalid names or versions."""
 
     name: str
     version: str
@@ -33,7 +33,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, name: str, version: str) -> Distribution:
-        """Make a distribution of a version in any form that PEP 440 knows, such as ``1.0-RC1``."""
+        """Return a distribution with the version in any form that PEP 440 allows, such as ``1.0-RC1``."""
         return cls(name, normal_version(version))
 
     @property

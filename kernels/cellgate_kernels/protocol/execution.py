@@ -1,8 +1,8 @@
 """The life of one execute_request as a state machine: kernel messages in, events and an outcome out.
 
-Pure: no sockets, no clock, no tasks. The shell around it sends the request and the interrupt, watches the
-deadline and the kernel, and reports here what it did. Source: jupyter-client's "Messaging in Jupyter",
-sections "Execute", "Messages on the IOPub channel" and "Kernel status".
+Pure: no sockets, no clock, no tasks. The surrounding shell sends the request and the interrupt, watches the
+deadline and the kernel, and reports each of these steps here. Source: jupyter-client's "Messaging in
+Jupyter", sections "Execute", "Messages on the IOPub channel" and "Kernel status".
 
 queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
 """
@@ -36,12 +36,12 @@ Events = tuple[KernelEvent, ...]
 _DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
 _ABORTED = ("aborted", "abort")
 _CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
-"""What an Output widget takes from its cell; updates of displays find their outputs themselves."""
+"""The messages that an Output widget takes from its cell; updates of displays find their own outputs."""
 _LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 
 
 class Status(StrEnum):
-    """How an execution ended."""
+    """The final state of an execution."""
 
     OK = "ok"
     ERROR = "error"
@@ -62,7 +62,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an execution ended, and why: `cause` is a stable word, None when the cell alone decided."""
+    """The final status of an execution; `cause` is a stable word, None when the cell alone decided."""
 
     status: Status
     cause: str | None
@@ -74,9 +74,9 @@ class Execution:
     """One execute_request from queue to outcome.
 
     It is finished when both its reply (shell) and its idle status (iopub) have arrived, in either order.
-    `started`: whether the kernel has reported it. `replied`, `idle`: whether the two have arrived.
-    `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue` and
-    `traceback` of the last error, cut to the caps.
+    `started`: whether the kernel has reported the start. `replied`, `idle`: whether reply and idle status
+    have arrived. `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue`
+    and `traceback` of the last error, cut to the caps.
     """
 
     def __init__(self, msg_id: str, code: str, limiter: OutputLimiter, *, allow_stdin: bool = True) -> None:
@@ -102,7 +102,7 @@ class Execution:
 
     @property
     def finished(self) -> bool:
-        """Whether the outcome is known; later messages change nothing."""
+        """Whether the outcome is known; then later messages change nothing."""
         return self.phase is Phase.FINISHED
 
     def sent(self) -> None:
@@ -113,8 +113,8 @@ class Execution:
     def receive(self, message: Message) -> Events:
         """Return the events that a kernel message makes for this execution; () for messages of others.
 
-        After the end only output counts: a thread that the cell left running still prints in its name. Never
-        raises: what breaks the protocol is repaired where its meaning is clear, or ignored.
+        After the end only output counts: a thread that the cell left running still prints under its name.
+        Never raises: a broken message is repaired if its meaning is clear, and otherwise ignored.
         """
         if message.parent.msg_id != self.msg_id:
             return ()
@@ -126,11 +126,11 @@ class Execution:
         events = handler[1](self, message)
         if self._question is None or not (self.started or events):
             return events
-        # A cell that shows something and has not begun: its execute_input was lost.
+        # An output before the cell's start: its execute_input was lost.
         return (*self._start(), *events, *self._ask())
 
     def room(self, msg_type: str) -> int:
-        """Return the largest size of content, in bytes, with which a message of this type is of use now."""
+        """Return the largest content, in bytes, of a message of this type that is still of use."""
         if self.finished and msg_type not in _LATE_OUTPUT:
             return 0
         return self.limiter.room(msg_type) if msg_type in self._HANDLERS else 0
@@ -151,7 +151,7 @@ class Execution:
         return self._late or self._interrupted_by is not None
 
     def deadline_passed(self) -> None:
-        """Note that the cell's time is up: the kernel is interrupted now, and ended later."""
+        """Note that the cell's deadline has passed: the kernel is interrupted now, and ended later."""
         self._late = True
         self._asking = False
         self._question = None
@@ -159,17 +159,17 @@ class Execution:
     def kernel_lost(self, status: Status, cause: str | None) -> None:
         """End without further messages: the kernel is gone, or the request was never sent.
 
-        Once the deadline has passed this is a `timeout`, whatever `status` says.
+        After the deadline the outcome is `timeout`, whatever `status` says.
         """
         if not self.finished:
             self._end = (Status.TIMEOUT, "cell_timeout") if self._late else (status, cause)
             self.phase = Phase.FINISHED
 
     def settle(self) -> Events:
-        """End with whichever of reply and idle has arrived: the other was lost. Nothing before the first.
+        """End with the reply or the idle status alone: the other was lost. Does nothing before either came.
 
-        Without a reply, an error that was shown counts as the end of the cell; so does an interrupt or a
-        deadline, because ipykernel may lose its reply to the KeyboardInterrupt.
+        Without a reply, a shown error counts as the end of the cell. So does an interrupt or a deadline,
+        because ipykernel may lose its reply to the KeyboardInterrupt.
         """
         if self.finished or not (self.replied or self.idle):
             return ()
@@ -177,11 +177,11 @@ class Execution:
         return self._finish()
 
     def outcome(self) -> Outcome:
-        """Return how the cell ended; only once it is finished.
+        """Return the cell's outcome. Only valid once the execution is finished.
 
-        A cell that ended well is `ok` even if its deadline had passed or an interrupt was on its way. Any
-        other end after a deadline is `timeout`, any error or abort after a requested interrupt is
-        `interrupted`: libraries turn a KeyboardInterrupt into their own errors.
+        A successful cell is `ok` even if its deadline had passed or an interrupt was on its way. Any other
+        end after a deadline is `timeout`, any error or abort after a requested interrupt is `interrupted`:
+        libraries turn a KeyboardInterrupt into their own errors.
         """
         assert self.finished, "no outcome before the end"
         assert self._end is not None
@@ -201,7 +201,7 @@ class Execution:
             return Status.CANCELLED, "aborted"
         return Status.ERROR, None
 
-    # Each handler takes a message on its channel whose parent is this request.
+    # Each handler takes a message on its channel with this request as its parent.
 
     def _on_status(self, message: Message) -> Events:
         state = content_of(message).get("execution_state")
@@ -224,8 +224,8 @@ class Execution:
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
 
     def _on_input_request(self, message: Message) -> Events:
-        """Return a cell that asks. If its execute_input, on another socket, is not here yet, the question
-        waits for it, so that the cell's beginning is told with its count.
+        """Return the events of a cell's question. The question waits until the execute_input, which comes on
+        another socket, has arrived: so the cell's start is reported first, with its count.
 
         A cell that may not ask, or still waits for an answer, can't ask: such a message is forged.
         """
@@ -234,7 +234,7 @@ class Execution:
         return ()
 
     def _ask(self) -> Events:
-        """Return the question that waits."""
+        """Return the event of the waiting question."""
         question, self._question = self._question, None
         if question is None or not self._allow_stdin or self._asking or self.replied:
             return ()
@@ -278,9 +278,9 @@ class Execution:
         return self.limiter.admit(event, max(size, weight_of(message)))
 
     def follow_widget(self, event_type: str, content: Mapping[str, Any]) -> None:
-        """Note whether an Output widget begins or ends to take this cell's output: the last one gets it.
+        """Note whether an Output widget starts or stops capturing this cell's output; the last one captures.
 
-        It does so by its state `msg_id`, the id of the request whose output it shows (ipywidgets, Output).
+        The widget's state `msg_id` is the id of the request whose output is captured (ipywidgets, Output).
         """
         if event_type != "comm_msg":
             return
@@ -296,7 +296,7 @@ class Execution:
     def _on_error(self, message: Message) -> Events:
         events = self._on_output(message)
         for event in events:
-            # An error that a widget shows did not end the cell.
+            # An error that a widget shows is not the cell's end.
             if "widget" not in event.content:
                 self.error = event.content
         return events
@@ -306,7 +306,7 @@ class Execution:
             return ()
         self.replied = True
         if not message.readable:
-            # Too large to be read, but it ends the cell: the outcome follows from iopub.
+            # Too large to be read, but still the cell's end: the outcome follows from iopub.
             self._reply_unread = True
             return self._finish() if self.idle else ()
         content = content_of(message)
@@ -343,7 +343,7 @@ class Execution:
         return tuple(event for events in shown for event in events)
 
     def _take_error(self, fields: dict[str, Any], size: int) -> Events:
-        """Take the reply's error unless iopub showed the same one; an event for it if iopub showed none."""
+        """Take the reply's error unless iopub has shown the same; return an event if iopub showed none."""
         shown = self.error
         if shown is not None and shown["ename"] == fields["ename"]:
             return ()
@@ -371,16 +371,16 @@ class Execution:
 
 
 def _only_display_failed(content: Mapping[str, Any]) -> bool:
-    """Return whether a reply's error is only that a result was not shown, as by ``_repr_html_``.
+    """Return whether a reply's error is only a failed display of the result, as by ``_repr_html_``.
 
-    ipykernel 7.4 then answers with an error that has no exception (ipkernel.py, `displayhook_error`); the
+    ipykernel 7.4 then replies with an error without exception (ipkernel.py, `displayhook_error`). The
     traceback was shown, and the cell ran to its end.
     """
     return content.get("ename") == "NoneType" and content.get("evalue") == "None"
 
 
 def _limit_reached(error: Mapping[str, Any]) -> str | None:
-    """Return the limit that a cell's error points to: ``disk_full``, ``pids_limit`` or none."""
+    """Return the limit that a cell's error points to: ``disk_full``, ``pids_limit`` or None."""
     if _DISK_FULL.match(error["evalue"]):
         return "disk_full"
     no_thread = error["evalue"].startswith("can't start new thread")

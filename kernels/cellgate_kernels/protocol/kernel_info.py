@@ -1,8 +1,8 @@
-"""The parts of a kernel_info_reply that are kept: a few words, each of them short and printable.
+"""The stored parts of a kernel_info_reply: a few words, each short and printable.
 
-Pure. The kernel wrote the reply, and a client's variables may have run code in the kernel before it answered;
-the record, the notebook's metadata and the README of a bundle repeat it. Fields that Jupyter does not name,
-or that don't fit, are left out. Source: "Messaging in Jupyter", section "Kernel info".
+Pure. Code in the kernel can forge the reply. The record, the notebook's metadata and the README of a bundle
+repeat it. So fields that Jupyter does not name, or that are too long, are left out. Source: "Messaging in
+Jupyter", section "Kernel info".
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 MOST_CHARACTERS = 200
 MOST_MODE = 16
-"""Entries of a CodeMirror mode."""
+"""The most entries of a CodeMirror mode."""
 
 _WORDS = ("implementation", "implementation_version", "protocol_version")
 _LANGUAGE = ("name", "version", "mimetype", "file_extension", "pygments_lexer", "nbconvert_exporter")
 
 
 def known_info(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a kernel_info_reply that may be kept; in the reply's own form."""
+    """Return the parts of a kernel_info_reply that may be stored, in the reply's own form."""
     known: dict[str, Any] = _words(told, _WORDS)
     language = told.get("language_info")
     if isinstance(language, dict):
@@ -31,7 +31,7 @@ def known_info(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_word(value: object) -> bool:
-    """Return whether this is short text on one line, without control characters."""
+    """Return whether the value is short text on one line, without control characters."""
     return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
 
 
@@ -40,7 +40,7 @@ def _words(told: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _mode(told: object) -> str | dict[str, str | int] | None:
-    """CodeMirror's mode: a name, or an object with a name and options."""
+    """Return CodeMirror's mode: a name, or an object with a name and options; None if invalid."""
     if isinstance(told, str) and is_word(told):
         return told
     if not isinstance(told, dict) or not 0 < len(told) <= MOST_MODE:

@@ -1,10 +1,10 @@
-"""Replaces the values of secrets in what a kernel sends, before anybody else sees it.
+"""Replaces the values of secrets in a kernel's messages, before any other part sees the messages.
 
-`Masker` works on text and knows values only: each, as it is and as Python, JSON and HTML write it, becomes
-``[secret NAME]``. `MessageMasker` applies it to every string in the messages of one kernel, whatever escapes
-the JSON uses. A stream's text may be cut anywhere between two messages, so its end is held back while it
-could be the beginning of a value, until the next message of the cell. Pure. What it can't read and what may
-hold a value is left out. Code that is given a secret can always show it in a form that nobody looks for.
+`Masker` works on text. It knows values only: each value, plain and as Python, JSON and HTML write it,
+becomes ``[secret NAME]``. `MessageMasker` masks every string in the messages of one kernel, whatever escapes
+the JSON uses. A stream's text may be cut anywhere between two messages. So its end is held back until the
+cell's next message, if a value could begin there. Pure. Parts that can't be read and may hold a value are
+left out. Code that is given a secret can always show the value in a form that is not searched for.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.protocol.messages import EMPTY, Channel, MalformedMessage, Message
 
 SHORTEST = 8
-"""Characters of a value; shorter ones would be found in ordinary text."""
+"""The fewest characters of a value; shorter ones would be found in ordinary text."""
 MOST_CELLS = 64
-"""Cells whose streams are remembered: those that printed last."""
+"""The most cells whose streams are remembered: the latest to print."""
 
 _LEFT_OUT = "[cellgate: output left out here: it can't be searched for secrets]"
 _SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value in a text, from `start` to `end`, and what takes its place."""
+    """A value in a text, from `start` to `end`, and its replacement."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class Found:
 
 
 class Masker:
-    """Finds values in texts: the leftmost first, and of those that begin at one place the longest."""
+    """Finds values in texts: the leftmost first, and of several at the same place the longest."""
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
         """`secrets`: pairs of name and value; a name may have several values."""
@@ -68,7 +68,7 @@ class Masker:
         return render(text, found, 0, len(text))
 
     def find(self, text: str, *, is_whole: bool) -> tuple[list[Found], int]:
-        """Return the values, and where text begins that depends on what follows, unless it `is_whole`."""
+        """Return the values, and the start of text whose masking needs the text that follows, if any may."""
         found: list[Found] = []
         position = 0
         following: dict[str, int] = {}
@@ -94,7 +94,7 @@ class Masker:
                 edge = places[after] if after < len(places) else len(text)
 
     def _places(self, text: str) -> list[int]:
-        """Return the positions, in order, of values that begin in the text and may go on after it."""
+        """Return the positions, in order, of values that begin in the text and may continue after it."""
         found: set[int] = set()
         for each in self._beginnings:
             length, _ = each.follow(0, text[max(0, len(text) - each.longest) :])
@@ -104,13 +104,13 @@ class Masker:
         return sorted(found)
 
     def edge(self, text: str, position: int) -> int:
-        """Return the first place from `position` on of a value that may go on after the text's end."""
+        """Return the first place from `position` on of a value that may continue after the text's end."""
         _, length, _ = self.follow(self.nothing, "", text[position:])
         return len(text) - length
 
     @property
     def nothing(self) -> tuple[int, ...]:
-        """For `follow`, that no value has begun."""
+        """Return the initial state of `follow`: no value has begun."""
         return (0,) * len(self._beginnings)
 
     def follow(
@@ -118,8 +118,8 @@ class Masker:
     ) -> tuple[tuple[int, ...], int, int | None]:
         """Return how much of each value stands at the end of a text after a piece is added.
 
-        `begun`: the same at the end of `before`. Beside it the longest of them, and where the first whole
-        value begins that ends in the piece. A piece costs its own length, however much has begun.
+        `begun`: the same at the end of `before`. Also returns the longest of these lengths, and the start of
+        the first whole value that ends in the piece. The time depends on the piece's length alone.
         """
         lengths = []
         first: int | None = None
@@ -139,7 +139,7 @@ class Masker:
 
     def may_be_in(self, frame: bytes) -> bool:
         """Return whether JSON may hold a value; False is certain."""
-        # Without these, each character of a string has only one way to be written.
+        # Without these escapes, each character of a string has only one spelling.
         return b"\\u" in frame or b"\\/" in frame or self.is_in(frame)
 
     def is_in(self, frame: bytes) -> bool:
@@ -147,7 +147,7 @@ class Masker:
         return any(form in frame for form in self._in_json)
 
     def value(self, value: Any) -> Any:
-        """Return a decoded JSON value without values of secrets; the same object if it has none."""
+        """Return a decoded JSON value with secrets masked; the same object if there are none."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -163,18 +163,18 @@ class Masker:
 class ValueFinder:
     """Finds a value, and how much of its beginning a text ends with, by Knuth, Morris and Pratt.
 
-    Of a value that repeats itself each place of a text could be the beginning: to compare them one by one
-    would take the square of its length.
+    A value that repeats itself may begin at each place of a text: comparing all places would take time
+    quadratic in the value's length.
     """
 
     def __init__(self, form: str) -> None:
         self.form = form
         self.longest = len(form) - 1
-        """Characters of a beginning that is not the whole."""
+        """The length of the longest beginning that is not the whole value."""
 
     @cached_property
     def shorter(self) -> list[int]:
-        """For each length of a beginning that of the longest shorter one which it ends with."""
+        """Return, for each length of a beginning, that of the longest shorter beginning at its end."""
         shorter = [0, 0]
         length = 0
         for letter in self.form[1:]:
@@ -186,7 +186,7 @@ class ValueFinder:
         return shorter
 
     def follow(self, length: int, piece: str) -> tuple[int, int | None]:
-        """Return the length of a beginning at a piece's end, and where the first whole value ends."""
+        """Return the length of the beginning at a piece's end, and the start of the first whole value."""
         at = 0
         if not length and (at := piece.find(self.form[0])) < 0:
             return 0, None
@@ -205,7 +205,7 @@ class ValueFinder:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the value as it is, and as texts show it that quote it."""
+    """Yield the value plain, and in the forms of quoted text."""
     yield value
     yield repr(value)[1:-1]
     yield json.dumps(value)[1:-1]
@@ -227,21 +227,21 @@ def render(text: str, found: Sequence[Found], start: int, end: int) -> str:
 
 
 class StreamMasker:
-    """The text of one stream, in pieces. Whatever the pieces, the whole that comes out is the same."""
+    """The text of one stream, in pieces. The joined result does not depend on the pieces."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._tail = ""
-        """The end of the text, if it could be the beginning of a value."""
+        """The end of the text, if a value could begin there."""
         self._begun = masker.nothing
-        """How much of each value the tail ends with."""
+        """The length of each value's beginning at the tail's end."""
         self._first: int | None = None
-        """Where in the tail a whole value begins that can't be shown yet, because a longer one may."""
+        """The position in the tail of a whole value that can't be shown yet: a longer value may follow."""
         self._shown = 0
-        """How much of it was given out by `rest`."""
+        """The number of the tail's characters that `rest` has returned."""
 
     def more(self, text: str) -> str:
-        """Add text, and return the part of all text that can be shown now and was not yet."""
+        """Add text, and return all text that can be shown now and was not shown before."""
         tail, text = self._tail, self._tail + text
         self._begun, longest, first = self._masker.follow(self._begun, tail, text[len(tail) :])
         first = self._first if first is None or (self._first is not None and self._first < first) else first
@@ -255,18 +255,18 @@ class StreamMasker:
         return shown
 
     def _keep(self, tail: str, first: int | None, *, known: bool) -> None:
-        """Keep the end of the text. `known`: it is known what of values is in it."""
+        """Keep the end of the text. `known`: whether the values in the tail are known."""
         self._tail, self._first = tail, first
         if not known:
             self._begun, _, self._first = self._masker.follow(self._masker.nothing, "", tail)
 
     @property
     def holds_back(self) -> bool:
-        """Whether there is text for `rest`."""
+        """Whether text is held back for `rest`."""
         return len(self._tail) > self._shown
 
     def rest(self) -> str:
-        """Return the text that was held back. If it becomes a value later, only its end is replaced."""
+        """Return the held-back text. If it becomes a value later, only the value's end is replaced."""
         found, end = self._masker.find(self._tail, is_whole=True)
         shown = render(self._tail, found, self._shown, end)
         edge = self._masker.edge(self._tail, found[-1].end if found else 0)
@@ -277,7 +277,7 @@ class StreamMasker:
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream of a cell. `last`: the message that its held text came from, without content."""
+    """A stream of a cell. `last`: the message that the held-back text came from, without its content."""
 
     name: Any
     masker: StreamMasker
@@ -295,14 +295,14 @@ class MessageMasker:
         self._passed: frozenset[str] = frozenset()
 
     def expect_again(self, messages: Iterable[Message]) -> None:
-        """Expect these masked messages again: their text is then not shown, and nothing follows from it.
+        """Expect these masked messages again: show no text of theirs, and draw no conclusions from it.
 
-        That is so for an adopted kernel, whose messages come from its spool and from its socket.
+        An adopted kernel's messages come twice, from its spool and from its socket.
         """
         self._passed = frozenset(message.header.msg_id for message in messages)
 
     def before(self, message: Message) -> list[Message]:
-        """Text that was held back and comes before this message, of which only the headers are needed."""
+        """Return held-back text that comes before this message; reads only the message's headers."""
         if message.channel is Channel.IOPUB and message.msg_type == "stream":
             return []
         if message.header.msg_id in self._passed:
@@ -311,18 +311,18 @@ class MessageMasker:
         if streams is None:
             return []
         if message.msg_type == "status":
-            # The cell printed, so this is its end; threads that still print are not waited for.
+            # An idle status ends the cell's text; threads that still print are not waited for.
             self._ended[message.parent.msg_id] = None
             if len(self._ended) > MOST_CELLS:
                 self._ended.popitem(last=False)
         return list(_rest(streams))
 
     def rest(self) -> list[Message]:
-        """Return all messages that are held back, as none follows."""
+        """Return all held-back messages, as no more text follows."""
         return [message for streams in self._cells.values() for message in _rest(streams)]
 
     def mask(self, message: Message) -> Message | None:
-        """Return the message as it may be shown; None if all of it is held back."""
+        """Return the masked message; None if all of it is held back."""
         if message.msg_type == "stream" and message.header.msg_id in self._passed:
             return None
         if message.left_out:
@@ -344,7 +344,7 @@ class MessageMasker:
 
     @staticmethod
     def nothing(message: Message) -> Message:
-        """Return a message of a stream without text."""
+        """Return a stream message without text."""
         return _with(message, {"name": "stdout", "text": ""})
 
     def _without_reading(self, message: Message) -> Message:
@@ -384,9 +384,9 @@ class MessageMasker:
         streams = self._cells.setdefault(cell, {})
         self._cells.move_to_end(cell)
         if len(self._cells) > MOST_CELLS:
-            # What it held back is a few characters, and its cell has not gone on for long.
+            # The dropped stream holds back a few characters, and its cell has been quiet for long.
             self._cells.popitem(last=False)
-        # As events have it: whatever is not stderr is stdout.
+        # Events use the same rule: any name but stderr is stdout.
         key = "stderr" if name == "stderr" else "stdout"
         return streams.setdefault(key, _Stream(name, StreamMasker(self._masker)))
 
@@ -398,7 +398,7 @@ def _rest(streams: dict[str, _Stream]) -> Iterator[Message]:
 
 
 def _with(message: Message, content: dict[str, Any]) -> Message:
-    """Return the message with other content and its id, under which held-back text comes later."""
+    """Return the message with other content and its own id, which later held-back text keeps."""
     frame = b"".join(encode_in_steps(content))
     decoded = None if message.decoded is None else content
     is_text = None if message.is_text is None else True

@@ -1,4 +1,4 @@
-"""The Jupyter message: as signed ZeroMQ frames, and as a view that decodes no more than asked for.
+"""The Jupyter message: as signed ZeroMQ frames, and as a view that decodes parts on request only.
 
 Pure: no sockets, no clock except for a header's date. ``connection`` sends and receives; ``execution`` knows
 what messages mean for a running cell. Source: jupyter-client's "Messaging in Jupyter", section "The wire
@@ -27,13 +27,13 @@ DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
 EMPTY = b"{}"
 MOST_HEADER = 512 * 1024
-"""Bytes of a header, and of a parent header, which echoes what a client sent, sometimes a little longer."""
+"""The most bytes of a header, or of a parent header, which repeats a client's, sometimes a little longer."""
 _STEP = 16 * 1024
 _MOST_REPAIRED = 1024 * 1024
-"""Bytes of JSON that are read the slow way, when the fast one refuses it for more than its UTF-8."""
+"""The most bytes of JSON that are read the slow way, when the fast one fails for more than its UTF-8."""
 _MOST_NO_TEXT = 8 * 1024 * 1024
-"""Bytes of JSON whose bad UTF-8 is replaced. That makes it up to three times as long, and decoding it then
-holds the interpreter for the whole time."""
+"""The most bytes of JSON whose bad UTF-8 is replaced. Replacement makes it up to three times as long, and its
+decoding then holds the interpreter for the whole time."""
 
 
 class Channel(StrEnum):
@@ -56,7 +56,7 @@ class TooComplex(MalformedMessage):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The two fields of a header that routing needs; all others stay in the frame, untouched."""
+    """The two fields of a header that routing needs; all others stay untouched in the frame."""
 
     msg_id: str = ""
     msg_type: str = ""
@@ -80,7 +80,7 @@ def read_header(frame: bytes) -> Header:
 def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
     """Return the JSON object in `frame`. Raises MalformedMessage without one, TooComplex if too deep.
 
-    Kernels send what their packers let through: invalid UTF-8, lone surrogates, NaN. These are replaced by a
+    Kernels send whatever their packers accept: invalid UTF-8, lone surrogates, NaN. These become a
     replacement character, "?" and the word, so that one bad character never costs the whole output.
     """
     try:
@@ -97,9 +97,9 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
 
 
 def read_string(inside: bytes) -> str:
-    """Return the text of a JSON string from what is between its quotes, possibly a piece of a longer one.
+    """Return the text of a JSON string, given the bytes between its quotes or a piece of them.
 
-    Repaired as in `read_content`. Raises MalformedMessage.
+    Bad characters are replaced as in `read_content`. Raises MalformedMessage.
     """
     frame = b'"%b"' % inside
     try:
@@ -132,7 +132,7 @@ def _decode_repaired(frame: bytes) -> Any:
 
 
 def _valid_text(frame: bytes) -> str:
-    """Decode UTF-8 in small steps and replace bad bytes: these cost time, and other threads need theirs."""
+    """Decode UTF-8 in small steps and replace bad bytes: the steps let other threads run."""
     decoder = getincrementaldecoder("utf-8")(errors="replace")
     starts = range(0, len(frame), _STEP)
     return "".join([decoder.decode(frame[at : at + _STEP]) for at in starts] + [decoder.decode(b"", True)])
@@ -141,11 +141,11 @@ def _valid_text(frame: bytes) -> str:
 class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. The JSON parts stay bytes; `header` and `parent` are decoded for routing only.
 
-    `left_out`: bytes of a message that was too large and is not here; its content is empty then. `decoded`:
-    the content of a large message, which was decoded before delivery. `unread`: the content must not be
-    decoded, because it is large or complex and was not wanted; it can still be relayed. `weight`: what large
-    content takes in memory. `kinds`: the first MIME types of content that is not decoded. `is_text`: whether
-    the content is UTF-8, where that was checked, as it is for large messages.
+    `left_out`: bytes of a message that was too large and is not here; its content is then empty. `decoded`:
+    the content of a large message, decoded before delivery. `unread`: whether the content must not be
+    decoded, because it is large or complex and nothing needs it; it can still be relayed. `weight`: the bytes
+    that large content takes in memory. `kinds`: the first MIME types of content that is not decoded.
+    `is_text`: whether the content is UTF-8, which is checked for large messages only.
     """
 
     channel: Channel
@@ -165,12 +165,12 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def readable(self) -> bool:
-        """Whether there is content that may be decoded."""
+        """Whether the message has content that may be decoded."""
         return not (self.unread or self.left_out)
 
     @property
     def msg_type(self) -> str:
-        """The message type that the header has."""
+        """The header's message type."""
         return self.header.msg_type
 
     def content(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def size_of(message: Message) -> int:
 
 
 def weight_of(message: Message) -> int:
-    """About how many bytes the objects in a message's content take in memory once decoded."""
+    """Return the approximate bytes that the objects of a message's content take in memory once decoded."""
     return message.weight or weigh_small(message.content_frame)
 
 
@@ -219,7 +219,7 @@ def new_message(
     msg_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Return a message of our own to a kernel; `session` is the client's session id of the protocol."""
+    """Return a message of the gateway to a kernel; `session` is the client's session id of the protocol."""
     header = Header(msg_id or uuid.uuid4().hex, msg_type)
     header_frame = _encode(
         {
@@ -239,7 +239,7 @@ class Signer:
     """Signs and checks messages with one kernel's key (HMAC-SHA256, the protocol's default scheme)."""
 
     def __init__(self, key: bytes) -> None:
-        # Copied for each message: making it from the key every time costs several times as much.
+        # Copied for each message: making it anew from the key costs several times as much.
         self._keyed = hmac.new(key, digestmod=sha256)
 
     def _signature(self, parts: Sequence[bytes]) -> bytes:
@@ -257,7 +257,7 @@ class Signer:
         """Return the headers alone of the message in `frames`, of which `left_out` bytes are missing.
 
         Nothing else is checked, not even the signature, which covers parts that may be missing or too long to
-        read. Trust it only to say that there was a message. Raises MalformedMessage.
+        read. So the headers only prove that a message came. Raises MalformedMessage.
         """
         if DELIMITER not in frames or len(frames) < (start := frames.index(DELIMITER) + 2) + 2:
             raise MalformedMessage(f"a message on {channel} was too long before its content")
@@ -266,7 +266,7 @@ class Signer:
         return Message(channel, header, parent, EMPTY, EMPTY, (), *ids, left_out=left_out)
 
     def parse(self, channel: Channel, frames: Sequence[bytes]) -> Message:
-        """Return the message in `frames`. Raises MalformedMessage for wrong shapes, JSON or signatures."""
+        """Return the message in `frames`. Raises MalformedMessage for a wrong shape, JSON or signature."""
         try:
             start = frames.index(DELIMITER)
         except ValueError:

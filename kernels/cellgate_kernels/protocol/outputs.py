@@ -23,7 +23,7 @@ from cellgate_kernels.codec.telling import tell
 
 COMM_EVENTS = frozenset(("comm_open", "comm_msg", "comm_close"))
 LEAST_COST = 128
-"""The least bytes that an event counts for, so that a flood of empty ones is limited too."""
+"""The fewest bytes that an event counts for, so that a flood of empty events is limited too."""
 
 _ANSI = (
     r"\x1b\[[0-?]*+[ -/]*+[@-~]"  # colours, cursor movement, erasure
@@ -36,24 +36,24 @@ _PIECE = re.compile(f"{_ANSI}|\x1b|\b+|[^\x1b\b]+")
 _ERASED = re.compile("[^\b\r\n]\b")
 _LONG = 64 * KIB
 _MANY_PAIRS = 256
-"""Characters of a line from which on the quick way through its backspaces is worth its start."""
+"""The characters of a line from which the fast path for backspaces saves more time than it takes."""
 _MAKE_OUTPUT = frozenset(("stream", "display_data", "execute_result", "error"))
 
 
 class KernelEvent(msgspec.Struct, frozen=True):
-    """One thing an execution did: a `type` of the event vocabulary and the fields of that type."""
+    """One event of an execution: a `type` of the event vocabulary and the fields of that type."""
 
     type: str
     content: dict[str, Any]
 
 
 def strip_ansi(text: str) -> str:
-    """`text` without terminal escape sequences."""
+    """Return `text` without terminal escape sequences."""
     if "\x1b" not in text:
         return text
     if len(text) < _LONG:
         return _ANSI_CODE.sub("", text)
-    # One by one: `sub` would let no other thread run until it is done.
+    # One by one: `sub` would let no other thread run until the whole text is done.
     kept = []
     at = 0
     for found in _ANSI_CODE.finditer(text):
@@ -88,7 +88,7 @@ def _render_line(line: str) -> str:
 def _without_pairs(text: str) -> str:
     """Remove most characters directly followed by a backspace: a fast path while there are many.
 
-    Not for text with escape sequences: their last characters are not text of a line.
+    Not for text with escape sequences: their last characters are no text of the line.
     """
     while True:
         starts = range(0, len(text), _LONG)
@@ -99,7 +99,7 @@ def _without_pairs(text: str) -> str:
 
 
 def _erase_backwards(line: str) -> str:
-    """Return one piece at a time, dropping erased pieces: ten million of them would take gigabytes."""
+    """Return one piece at a time without the erased ones: ten million pieces would take gigabytes."""
     pieces: list[str] = []
     left: list[int] = []  # how many characters of each piece are left
     texts: list[int] = []  # indices of pieces of text, not of escape sequences, with characters left
@@ -192,7 +192,7 @@ class _Stream:
 @dataclass(slots=True)
 class _Bundle:
     shown: tuple[Mapping[str, Any], Mapping[str, Any]]
-    """Data and metadata, replaced together: a thread may be reading a copy of the area at that moment."""
+    """Data and metadata, replaced together: a thread may be reading a copy of the area at the same time."""
 
 
 @dataclass(slots=True)
@@ -213,9 +213,9 @@ class _Display:
 
 
 class OutputArea:
-    """The outputs of one execution as its events build them up; well-formed events in, nbformat 4.5 out.
+    """The outputs of one execution, built from its events: takes well-formed events, returns nbformat 4.5.
 
-    Outputs that share a display id share one bundle, so an update costs the same however many there are.
+    Outputs that share a display id share one bundle, so an update costs the same for any number of outputs.
     """
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class OutputArea:
         self._clear_at_next = False
 
     def apply(self, event_type: str, content: Mapping[str, Any]) -> None:
-        """Apply one event; types that make no output change nothing, nor does what a widget shows instead."""
+        """Apply one event. Events without output change nothing, nor does output that a widget shows."""
         if "widget" in content:
             return
         if self._clear_at_next and event_type in _MAKE_OUTPUT:
@@ -247,7 +247,7 @@ class OutputArea:
                 self._clear(wait=content["wait"])
 
     def update_display(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-        """Replace what all outputs of `display_id` show; False when the area shows none.
+        """Replace the data of all outputs of `display_id`; return False when the area has none.
 
         In a notebook, a display event with a known display id also changes the outputs of earlier cells,
         whether it is `display_data`, `execute_result` or `update_display_data`: call this for their areas.
@@ -260,22 +260,22 @@ class OutputArea:
         return True
 
     def copy(self) -> OutputArea:
-        """Return the outputs as they are now, for reading; quick. Text and displays may still change."""
+        """Return a copy of the outputs for reading, quickly. Its text and displays may still change."""
         made = OutputArea()
         made._shown = list(self._shown)
         made._last = dict(self._last)
         return made
 
     def outputs(self) -> list[dict[str, Any]]:
-        """Return the outputs now, as fresh dicts that share JSON values and tracebacks with the events."""
+        """Return the outputs so far, as new dicts that share JSON values and tracebacks with the events."""
         return [dict(shown) if isinstance(shown, dict) else shown.output() for shown in self._shown]
 
     def display_ids(self) -> list[str | None]:
-        """Return the display id of each output, in their order; None of those that have none."""
+        """Return the display id of each output, in order; None for an output without an id."""
         return [shown.display_id if isinstance(shown, _Display) else None for shown in self._shown]
 
     def last_shown(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """Return the data and metadata last shown by the execution for each display id, of any cell."""
+        """Return, by display id of any cell, the data and metadata that the execution showed last."""
         return dict(self._last)
 
     def _add_text(self, name: str, text: str) -> None:
@@ -305,8 +305,8 @@ class OutputArea:
 
 @dataclass(frozen=True, slots=True)
 class OutputCaps:
-    """The most bytes of output of one execution: `text` for streams, and the same again each for errors and
-    for prompts; `data` for displays and results.
+    """The most bytes of output of one execution: `text` for streams, and again for errors and for prompts;
+    `data` for displays and results.
     """
 
     text: int = option(10 * MIB, "Text output kept of one cell.", name="text_cap", unit=BYTES)
@@ -322,11 +322,11 @@ class _Budget:
 
 
 class OutputLimiter:
-    """Passes the events of one execution while they are under the caps, then cuts them, visibly, once.
+    """Passes the events of one execution while they are under the caps, then cuts output once, with a mark.
 
     Streams and `clear_output` share the text cap; displays, results and comms share the data cap. Errors have
-    a text cap to themselves, and so have input requests: earlier output never hides the reason why a cell
-    ended, and a kernel that sends nothing else is limited as well. Other types always pass.
+    a text cap of their own, and so have input requests. So earlier output never hides the reason why a cell
+    ended, and a kernel that sends only errors or requests is limited as well. Other types always pass.
     """
 
     def __init__(self, caps: OutputCaps) -> None:
@@ -362,7 +362,7 @@ class OutputLimiter:
         return self._data.dropped
 
     def wants(self, event_type: str) -> bool:
-        """Return whether an event of this type could still pass; if not, `drop` it without decoding it."""
+        """Return whether an event of this type could still pass; if not, `drop` it without decoding."""
         budget = self._budgets.get(event_type)
         return budget is None or budget.open
 
@@ -373,7 +373,7 @@ class OutputLimiter:
             return sys.maxsize
         if not budget.open:
             return 0
-        # An error that is too long keeps its end, a prompt its start: finding that takes all of it.
+        # An error that is too long keeps its end, a prompt its start: to find these, all of it must be read.
         return max(1, budget.left) if budget in (self._text, self._data) else sys.maxsize
 
     def drop(self, event_type: str, size: int) -> None:
@@ -383,7 +383,7 @@ class OutputLimiter:
     def leave_out(self, event_type: str, size: int, kinds: Iterable[str] = ()) -> tuple[KernelEvent, ...]:
         """Return events that replace an output of `size` bytes that was too large or too complex to be read.
 
-        `kinds`: what it would have shown. It counts as if it had passed, so the marks are limited too.
+        `kinds`: the MIME types of the output. It counts as if it had passed, so the marks are limited too.
         """
         budget = self._budgets[event_type]
         self._left_out = True
@@ -408,7 +408,7 @@ class OutputLimiter:
                 return (_mark(event_type, kinds, size, why),)
 
     def admit(self, event: KernelEvent, size: int) -> tuple[KernelEvent, ...]:
-        """Return what passes of an event of `size` bytes: all, a cut one and a marker, or nothing."""
+        """Return the events that pass for one of `size` bytes: itself, a cut one with a mark, or none."""
         budget = self._budgets.get(event.type)
         if budget is None:
             return (event,)
@@ -447,7 +447,7 @@ class OutputLimiter:
         return known + 1
 
     def _cut(self, event: KernelEvent, size: int, room: int) -> tuple[tuple[KernelEvent, ...], int]:
-        """Return the events that replace one that crosses a cap, and how many of its bytes they keep."""
+        """Return the events that replace one that crosses a cap, and the bytes that they keep of it."""
         reached = f"the cap of {_amount(self._budgets[event.type].cap)}"
         content = event.content
         match event.type:
@@ -469,14 +469,14 @@ class OutputLimiter:
 
 
 def _mark(event_type: str, kinds: Iterable[str], size: int, why: str) -> KernelEvent:
-    """Return a display that replaces one that is left out."""
+    """Return a display in the place of an output that is left out."""
     shown = ["widget state"] if event_type in COMM_EVENTS else [kind[:80] for kind in islice(kinds, 8)]
     text = f"[cellgate: {', '.join(shown) or 'output'} left out ({_amount(size)}), {why}]"
     return KernelEvent("display_data", {"data": {"text/plain": text}, "metadata": {}})
 
 
 def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[KernelEvent, ...], int]:
-    """Return the error with its name, its value and as much of the end of its traceback as fits."""
+    """Return the error with its name, its value, and the end of its traceback cut to the room left."""
     ename = _head(content["ename"], room)
     evalue = _head(content["evalue"], room - byte_size(ename))
     kept = byte_size(ename) + byte_size(evalue)

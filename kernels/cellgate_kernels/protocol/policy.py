@@ -1,8 +1,8 @@
-"""How large a kernel's messages may be: one table, by channel and type, applied before anything is decoded.
+"""The limits of a kernel's messages: one table, by channel and type, applied before any decoding.
 
-User code can sign messages, so neither a message nor its size can be trusted. One over its limit is passed
-over and counted (``connection``); for outputs the result says that it was cut. ``structure`` limits how
-complex JSON may be, ``zmtp`` frames. Pure. Source of the types: jupyter-client's "Messaging in Jupyter".
+User code can sign messages, so neither a message nor its size can be trusted. A message over its limit is
+skipped and counted (``connection``); for an output the result has a mark. ``structure`` limits how complex
+JSON may be, ``zmtp`` limits frames. Pure. Source of the types: jupyter-client's "Messaging in Jupyter".
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LONGEST_ESCAPE = 6
 
 @dataclass(frozen=True, slots=True)
 class MessageLimit:
-    """The most bytes of a message's parts. `buffers`: of all together; 0 means that it may have none."""
+    """The most bytes of a message's parts. `buffers`: of all buffers together; 0 allows none."""
 
     content: int
     metadata: int = SMALL_BYTES
     buffers: int = 0
 
     def holds(self, metadata: int, content: int, buffers: Sequence[bytes]) -> bool:
-        """Return whether these sizes and buffers are within it."""
+        """Return whether these sizes and buffers are within the limit."""
         return (
             content <= self.content
             and metadata <= self.metadata
@@ -46,7 +46,7 @@ class MessagePolicy:
     """The limits of all messages, derived from the caps of one cell's outputs."""
 
     def __init__(self, caps: OutputCaps) -> None:
-        # A message as large as a cap must be accepted: the rules of the caps decide whether to cut it.
+        # A message as large as a cap must be accepted: the caps themselves decide about cutting.
         text = MessageLimit(_LONGEST_ESCAPE * max(caps.text, MIB), MIB)
         data = max(caps.data, MIB)
         display = MessageLimit(data, MIB, data)
@@ -76,7 +76,7 @@ class MessagePolicy:
         }
 
     def limit(self, channel: Channel, msg_type: str) -> MessageLimit:
-        """Return the limit of messages of this type; types outside the table share one per channel."""
+        """Return the limit of messages of this type; types outside the table share a limit per channel."""
         return self._limits[channel].get(msg_type) or self._default[channel]
 
     def most_bytes(self, channel: Channel) -> int:
@@ -85,7 +85,7 @@ class MessagePolicy:
         return max(b.content + b.metadata + b.buffers for b in limits) + 2 * MOST_HEADER + SMALL_BYTES
 
     def most_next(self, channel: Channel, frames: Sequence[bytes]) -> int:
-        """Return most bytes of the frame that follows these of one message; by the type that they name."""
+        """Return the most bytes of a message's next frame, given the frames so far with their header."""
         if DELIMITER not in frames:
             return MOST_HEADER
         place = len(frames) - frames.index(DELIMITER) - 1

@@ -1,8 +1,8 @@
-"""The text of a large stream message, read in small steps, and no more of it than there is room for.
+"""The text of a large stream message, read in small steps, and only as much as there is room for.
 
 A JSON decoder holds the interpreter until it has read the whole text: a quarter of a second for 40 MB. So the
-string is cut where no character and no escape is split, and its parts are decoded one by one. That requires
-content of the usual shape, a name and a text; other content must be small. Pure.
+string is cut between characters and escapes, and its parts are decoded one by one. This needs content of
+the usual shape, a name and a text; other content must be small. Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from cellgate_kernels.protocol.messages import MalformedMessage, TooComplex, rea
 from cellgate_kernels.protocol.outputs import byte_size
 
 STEP = 64 * 1024
-"""Bytes of JSON that are decoded in one call."""
+"""The bytes of JSON that are decoded in one call."""
 MOST_ODD = 1024 * 1024
-"""Bytes of content that has another shape."""
+"""The most bytes of content of another shape."""
 _MOST_AROUND = 1024
-"""Bytes of content before the text, and after it."""
+"""The most bytes of content before the text, and after it."""
 
 _SPACE = rb"[ \t\r\n]*+"
 _NAME = rb'"name"%b:%b"([a-z]*+)"' % (_SPACE, _SPACE)
@@ -31,18 +31,18 @@ _UP_TO_QUOTE = re.compile(rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+", re.DOTALL)
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPE = len(r"\u0000")
 _LONGEST_CHARACTER = 4
-"""Bytes of UTF-8."""
+"""The most bytes of a character in UTF-8."""
 
 
 class TextStream(NamedTuple):
-    """What was read of a stream. `size`: an upper limit of the whole text's bytes if it was cut, else 0."""
+    """The content of a stream message. `size`: if it was cut, the most bytes of the whole text, else 0."""
 
     content: dict[str, Any]
     size: int
 
 
 def read_text(frame: bytes, room: int) -> TextStream:
-    """Return the content of a stream message; a text longer than `room` bytes is cut a little after that.
+    """Return the content of a stream message; a text longer than `room` bytes is cut shortly after that.
 
     Raises MalformedMessage, and TooComplex for content that is neither small nor of the usual shape.
     """
@@ -64,7 +64,7 @@ def read_text(frame: bytes, room: int) -> TextStream:
 
 
 def _end_of_part(frame: bytes, position: int) -> int:
-    """Return the end of the text, or of a part of it that can be decoded on its own."""
+    """Return the end of the text, or of a part that can be decoded on its own."""
     end = position + STEP
     part = frame[position:end]
     if b'"' in part.replace(b"\\\\", b"").replace(b'\\"', b""):
@@ -85,7 +85,7 @@ def _end_of_part(frame: bytes, position: int) -> int:
 
 
 def _before_character(frame: bytes, end: int) -> int:
-    """`end`, or the start of the UTF-8 character that a cut at `end` would split.
+    """Return `end`, or the start of the UTF-8 character that a cut at `end` would split.
 
     Invalid UTF-8 may have any number of continuation bytes after a complete character.
     """
@@ -97,7 +97,7 @@ def _before_character(frame: bytes, end: int) -> int:
 
 
 def _character_size(lead: int) -> int:
-    """Return the bytes of the UTF-8 character that starts with this one (RFC 3629)."""
+    """Return the bytes of the UTF-8 character that starts with this byte (RFC 3629)."""
     if 0xC2 <= lead < 0xE0:
         return 2
     if 0xE0 <= lead < 0xF0:
@@ -108,7 +108,7 @@ def _character_size(lead: int) -> int:
 
 
 def _is_escape(before: bytes) -> bool:
-    """Return whether the backslash at the end of `before` is not escaped itself."""
+    """Return whether the backslash at the end of `before` is itself not escaped."""
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
 
 
@@ -120,7 +120,7 @@ def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> T
 
 
 def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
-    """Return the name before or after the text; of two the last counts, as in any JSON object."""
+    """Return the name before or after the text; the last one wins, as in any JSON object."""
     for found in (after, before):
         if found is not None and found[1] is not None:
             return found[1].decode()
@@ -128,7 +128,7 @@ def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
 
 
 def _read_odd(frame: bytes) -> TextStream:
-    """Content of another shape, read whole if it is small."""
+    """Return content of another shape, read whole if it is small."""
     if len(frame) > MOST_ODD or weigh(frame) is None:
         raise TooComplex("content of stream is too large for its shape")
     return TextStream(read_content(frame, "stream"), 0)

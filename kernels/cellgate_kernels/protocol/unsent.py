@@ -1,9 +1,9 @@
-"""Reads the text that a kernel had written and not sent when it died: its last words.
+"""Reads a dead kernel's last words: the text that it had written and not sent.
 
-``inside/unsent.py`` writes the file of a kernel's own text beside its sockets, ``inside/keeper.py`` that of
-what was left in the pipes of its children and C code. Code in the kernel can write there too, so no link is
-followed, only regular files are opened, no more is read than the files hold, and no more texts are made of
-them than a kernel may have. Whoever forges them says what he could have printed. Blocking.
+``inside/unsent.py`` writes the file of a kernel's own text beside its sockets. ``inside/keeper.py`` writes
+the file of the text left in the pipes of its children and C code. User code can write both files. So no link
+is followed, only regular files are opened, reading stops at the files' size limit, and the number of texts is
+limited. A forger can only claim text that the kernel could have printed as well. Blocking.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ HALF = 256 * 1024
 
 _REST_BYTES = 64 * 1024
 FILES_BYTES = 2 * HALF + 2 * _REST_BYTES + 4096
-"""What both files may use of a disk."""
+"""The most bytes of disk that both files may use."""
 MOST_TEXTS = 2048
-"""Of a kernel that has died; earlier ones are left out. The file has room for forty times as many."""
+"""The most texts of a dead kernel; earlier ones are left out. The file has room for forty times as many."""
 _TURN = struct.Struct(">IQ")
 _RECORD = struct.Struct(">BI")
 _SENT = struct.Struct(">QH")
@@ -38,7 +38,7 @@ _SENDS = {4: "stdout", 5: "stderr"}
 
 @dataclass(frozen=True, slots=True)
 class LastText:
-    """Text for a stream. `parent`: the header of the request that it was written for, as it came."""
+    """Text for a stream. `parent`: the header of the request that caused the text, unchanged."""
 
     name: str
     parent: bytes
@@ -47,9 +47,9 @@ class LastText:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """What a kernel had written and not sent, in order, and whether that is certainly all of it.
+    """The text that a kernel had written and not sent, in order, and whether the text is certainly complete.
 
-    It is not where the kernel kept no file: nothing is known of it then.
+    Without the kernel's file it is not complete: nothing is known then.
     """
 
     unsent: tuple[LastText, ...] = ()
@@ -58,7 +58,7 @@ class LastWords:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A piece of text. `end`: how many bytes of text had been written after it."""
+    """A piece of text. `end`: the bytes of text written so far, including the piece."""
 
     name: str
     parent: bytes
@@ -73,7 +73,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A message with the text of a stream for a request, up to `before`."""
+    """A sent message with a stream's text for a request, up to `before` bytes of text."""
 
     name: str
     parent_id: str
@@ -82,7 +82,7 @@ class _Sent:
 
 
 class _Half:
-    """What is in one half of the file, up to its end or to what makes no sense."""
+    """The content of one half of the file, up to its end or its first invalid record."""
 
     def __init__(self, data: bytes) -> None:
         self.turn, self._text = _TURN.unpack_from(data) if len(data) >= _TURN.size else (0, 0)
@@ -99,7 +99,7 @@ class _Half:
             at += size
 
     def _take(self, kind: int, data: bytes) -> bool:
-        """Return whether the record makes sense."""
+        """Return whether the record is valid."""
         if kind == _PARENT:
             try:
                 self._parent_id = read_header(data).msg_id
@@ -120,9 +120,9 @@ class _Half:
 
 
 def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
-    """Return the text that a dead kernel had written and not sent; none if it kept no files.
+    """Return the text that a dead kernel had written and not sent; empty if it kept no files.
 
-    `prefix`: that of its sockets' paths. `received`: ids of its messages, among them the latest with text.
+    `prefix`: the prefix of its sockets' paths. `received`: ids of its messages, with the latest text's.
     """
     data = _read(Path(prefix + SUFFIX), 2 * HALF)
     halves = sorted((_Half(data[:HALF]), _Half(data[HALF:])), key=lambda half: half.turn)
@@ -143,7 +143,7 @@ def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
 
 
 def _rest(path: Path) -> tuple[list[tuple[str, bytes]], bool]:
-    """Return the bytes left in the pipes, by stream, and whether they are only the end of all."""
+    """Return the bytes left in the pipes, by stream, and whether earlier bytes are missing."""
     data = _read(path, _SIZES.size + 2 * _REST_BYTES)
     if len(data) < _SIZES.size:
         return [], False
@@ -154,7 +154,7 @@ def _rest(path: Path) -> tuple[list[tuple[str, bytes]], bool]:
 
 
 def _joined(pieces: Iterable[tuple[str, bytes, bytes]]) -> Iterator[LastText]:
-    """Yield one text for all pieces in a row that are of one stream and one request."""
+    """Yield one text for all consecutive pieces of one stream and one request."""
     for (name, parent), found in groupby(pieces, key=lambda piece: piece[:2]):
         yield LastText(name, parent, b"".join(data for _, _, data in found).decode(errors="replace"))
 

@@ -1,8 +1,8 @@
-"""Keeps questions of cells (`input_request`) from overtaking what the cell showed before it asked.
+"""Keeps a cell's question (`input_request`) from overtaking the output that the cell showed before.
 
-The two come on sockets of their own. Our kernels say in a question's metadata which message on iopub was the
-last before it (``inside/bootstrap.py``). Until that one is here the question waits; it is delivered all the
-same once nothing has come for a while, because that message may be lost. ``connection`` says what has come.
+Questions and output come on different sockets. Our kernels name in a question's metadata the last message on
+iopub before it (``inside/bootstrap.py``). The question waits until that message is here. If the kernel has
+been quiet for a while, the message may be lost and the question is delivered.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cellgate_kernels.protocol.messages import Message, size_of
 from cellgate_kernels.protocol.policy import SMALL_BYTES
 
 PATIENCE: Final = 5.0
-"""Seconds in which the kernel sends nothing, after which a message counts as lost."""
+"""The seconds of silence of the kernel after which a message counts as lost."""
 _MOST: Final = 16
 _MOST_BYTES: Final = 64 * KIB
-"""Questions that wait at once, and the size of all; a kernel with more loses the order, and nothing else."""
+"""The most questions that wait at once, and their most bytes; beyond these only the order is lost."""
 _LONGEST_ID: Final = 200
 
 
@@ -35,10 +35,10 @@ _decode = msgspec.json.Decoder(_Metadata).decode
 
 
 class WaitingQuestions:
-    """Questions that came before what was shown before them.
+    """The questions that came before output that was shown earlier.
 
-    `deliver` takes a question whose turn has come. `quiet`: for how many seconds nothing has come from the
-    kernel; 0 while its output is left unread. `waiting`: the questions, each behind the id that it waits for.
+    `deliver` takes a question when its turn has come. `quiet`: the seconds since the kernel's last message; 0
+    while its output is left unread. `waiting`: the questions, each with the id of the message it waits for.
     """
 
     def __init__(self, deliver: Callable[[Message], None], quiet: Callable[[], float]) -> None:
@@ -48,7 +48,7 @@ class WaitingQuestions:
         self._timer: asyncio.TimerHandle | None = None
 
     def takes(self, question: Message, received: Container[str]) -> bool:
-        """Return whether the question waits here now. `received`: the ids of the latest messages on iopub."""
+        """Return whether the question must wait here. `received`: ids of the latest messages on iopub."""
         after = _after(question)
         if not after or after in received or len(self.waiting) == _MOST:
             return False
@@ -59,7 +59,7 @@ class WaitingQuestions:
         return True
 
     def go_on(self, received: Container[str]) -> None:
-        """Deliver the questions whose turn has come, now that more was received."""
+        """Deliver the questions whose message has been received by now."""
         while self.waiting and self.waiting[0][0] in received:
             self._deliver(self.waiting.popleft()[1])
         if not self.waiting:
@@ -90,7 +90,7 @@ class WaitingQuestions:
 
 
 def _after(question: Message) -> str:
-    """Return the id of the previous message on iopub, "" if the kernel does not say."""
+    """Return the id of the previous message on iopub, "" if the kernel does not name one."""
     if len(question.metadata_frame) > SMALL_BYTES:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""Jupyter messages as a client's WebSocket carries them: JSON text, legacy binary and v1 binary frames.
+"""Jupyter messages in a client's WebSocket frames: JSON text, legacy binary and v1 binary frames.
 
-Pure: bytes in, `Message` out and back. A kernel's message is joined, never decoded, and a client's is split
-after one pass that checks that it is JSON, so that nothing broken reaches a kernel. `messages.Signer` signs.
+Pure: bytes in, `Message` out and back. A kernel's message is joined, never decoded. A client's message is
+split after one check of its JSON, so that no broken message reaches a kernel. `messages.Signer` signs.
 
 Source: jupyter_server's "WebSocket kernel wire protocols". Without a subprotocol a message is one JSON object
 in a text frame, or, with buffers, a binary frame: a big-endian 32-bit count and offsets, then the JSON, then
@@ -36,9 +36,9 @@ from cellgate_kernels.protocol.messages import (
 # An empty buffer costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
 MAX_BUFFERS = 10_000
 _AT_ONCE = 1024 * 1024
-"""Bytes that are decoded at one go."""
+"""The most bytes that are decoded in one step."""
 MAX_HEADER = 64 * 1024
-"""Bytes. A kernel repeats the header of a request in all its answers, where it may be a little longer."""
+"""The most bytes of a header. A kernel repeats it in all answers, where it may be a little longer."""
 
 _CLIENT_CHANNELS = {channel.value: channel for channel in (Channel.SHELL, Channel.CONTROL, Channel.STDIN)}
 _V1_PARTS = 5  # channel, header, parent_header, metadata, content
@@ -52,7 +52,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class Subprotocol(StrEnum):
-    """How messages are framed on one WebSocket; the values are those of `Sec-WebSocket-Protocol`."""
+    """The framing of messages on one WebSocket; the values are those of `Sec-WebSocket-Protocol`."""
 
     JSON = ""
     V1 = "v1.kernel.websocket.jupyter.org"
@@ -94,8 +94,8 @@ def negotiate(offered: Iterable[str]) -> Subprotocol:
 def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes], bool]:
     """Return a WebSocket frame's payload in parts, and whether the frame is binary rather than text.
 
-    JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
-    replaced, because a browser closes the socket at an invalid text frame; clients refuse what is not JSON.
+    JSON parts are relayed as the kernel wrote them, without a copy. In the legacy framing invalid UTF-8 is
+    replaced, because a browser closes the socket at an invalid text frame; clients refuse invalid JSON.
     """
     if subprotocol is Subprotocol.V1:
         return _encode_v1(message), True
@@ -152,8 +152,8 @@ def _encode_v1(message: Message) -> tuple[bytes, ...]:
 def decode(payload: bytes | bytearray | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
     """Return the message in a client's WebSocket frame. Raises MalformedMessage with the fault.
 
-    Steps of a large one take a twentieth of a second at most: call it in a thread then. A missing channel
-    means the shell, missing or null parts are empty, unknown fields stay. A header is rebuilt only when
+    Steps of a large message take at most 50 ms each: then call this in a thread. A missing channel means
+    the shell, missing or null parts are empty, unknown fields stay. A header is rebuilt only when
     jupyter_client in the kernel would drop or misread it.
     """
     try:
@@ -184,9 +184,9 @@ def _decode_v1(data: bytes | bytearray) -> Message:
 
 
 def _split(data: bytes | bytearray, word: str, *, minimum: int) -> list[bytes]:
-    """Return parts of a binary frame that starts with a count and offsets, each of them one struct `word`.
+    """Return parts of a binary frame that starts with a count and offsets, each a struct `word`.
 
-    Legacy offsets (`>I`) are the starts of the parts; in v1 (`<Q`) the end of the frame comes last.
+    Legacy offsets (`>I`) are the starts of the parts; in v1 (`<Q`) the last offset is the frame's end.
     """
     size = struct.calcsize(word)
     if len(data) < size:
@@ -204,7 +204,7 @@ def _split(data: bytes | bytearray, word: str, *, minimum: int) -> list[bytes]:
         raise MalformedMessage(
             f"offsets must ascend from {start} or more to the end of the frame, {len(data)}"
         )
-    # A view, because a part of a bytearray is one, too, and making bytes of that is another copy.
+    # A view: a part of a bytearray would be a bytearray too, and its bytes another copy.
     view = memoryview(data)
     return [bytes(view[begin:end]) for begin, end in pairwise(offsets)]
 
@@ -246,7 +246,7 @@ def _read(decoder: msgspec.json.Decoder[_Value], frame: bytes | bytearray, name:
 
 
 def _check_utf8(frame: bytes | bytearray) -> None:
-    # msgspec does not check the UTF-8 of what it need not decode. Checking for ASCII takes no copy.
+    # msgspec does not check the UTF-8 of skipped parts. Checking for ASCII takes no copy.
     if frame.isascii():
         return
     if len(frame) > _AT_ONCE and is_utf8(frame):
@@ -255,7 +255,7 @@ def _check_utf8(frame: bytes | bytearray) -> None:
 
 
 def _is_empty(frame: bytes) -> bool:
-    """Return whether this JSON is null or empty, without an object for each of its parts."""
+    """Return whether this JSON is null or empty, without making an object of each part."""
     return frame == b"null" or (frame.startswith((b"[", b"{")) and not frame[1:-1].strip())
 
 
@@ -269,11 +269,11 @@ def _object(raw: msgspec.Raw, name: str) -> bytes:
 
 
 def _mended(frame: bytes, header: _ClientHeader) -> bytes:
-    """Return the header as it came, or with a `version` or `date` that jupyter_client in the kernel can use.
+    """Return the header unchanged, or with a `version` or `date` that jupyter_client in the kernel can use.
 
-    A kernel drops a message silently, so that its sender waits forever, when the version is missing, below 5
-    or not a number (ipykernel 7 adapts old versions before it has unpacked the content), when the date is
-    impossible, and when it has no time zone once a cell has turned warnings into errors.
+    A kernel drops such a message silently, so that its sender waits forever: when the version is missing,
+    below 5 or not a number (ipykernel 7 adapts old versions before it has unpacked the content), when the
+    date is impossible, or when it has no time zone once a cell has turned warnings into errors.
     """
     changes: dict[str, str] = {}
     if not isinstance(header.version, str) or not _USABLE_VERSION.match(header.version):

@@ -1,1 +1,1 @@
-"""Kernelspecs: `catalog` reads those that Cellgate offers, `install` makes them and their environment."""
+"""Kernelspecs: `catalog` reads Cellgate's kernelspecs, `install` makes them and their environment."""

@@ -1,7 +1,7 @@
-"""Masks what is secret in the addresses of a program's output: passwords, and queries, which may hold tokens.
+"""Masks secrets in the addresses of a program's output: passwords, and queries, which may hold tokens.
 
-Pure. For the log of the set-up (``install``) and that of packages of sessions. An index chooses parts of such
-output, so the time is linear in its length, and no length of an address escapes.
+Pure. For the logs of the set-up (``install``) and of installing packages. An index chooses parts of such
+output, so the time is linear in its length, and an address of any length is masked.
 """
 
 from __future__ import annotations

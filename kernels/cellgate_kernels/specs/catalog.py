@@ -1,8 +1,8 @@
-"""The kernelspecs that Cellgate offers: those of its own folder, and no others that Jupyter may know.
+"""The kernelspecs that Cellgate offers: only its own folder's, not all that Jupyter finds.
 
-A kernelspec from elsewhere would start a kernel without isolation. Those for containers come with this
-package; ``install`` makes the others. They are read once; `reload` reads them again. The catalog also names
-the isolation backend and gives it the operator's settings; jupyter_client finds it by its entry point.
+A kernelspec from elsewhere would start a kernel without isolation. Kernelspecs for containers come with this
+package; ``install`` makes the others. All are read once; `reload` reads them again. The catalog also adds the
+isolation backend and the operator's settings for it; jupyter_client finds the backend by its entry point.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def data_folder(prefix: Path) -> Path:
 
 CONTAINER_KERNELSPECS = Path(__file__).parent / "container"
 KERNEL_PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
-"""The package of each of our kernelspecs' kernels. An environment may be without one, as `minimal` is."""
+"""The package of each kernelspec's kernel. An environment may lack a package, as `minimal` does."""
 
 
 class KernelspecCatalog(KernelSpecManager):
@@ -56,11 +56,11 @@ class KernelspecCatalog(KernelSpecManager):
         self.reload()
 
     def reload(self) -> None:
-        """Read the folders again. What can't be used is logged, kept in `unusable`, and left out."""
+        """Read the folders again. An unusable kernelspec is logged, kept in `unusable`, and left out."""
         self._specs: dict[str, KernelSpec] = {}
         self._manifests: dict[str, Manifest] = {}
         self.unusable: dict[str, str] = {}
-        """Why a kernelspec is left out, by its folder."""
+        """The reason why a kernelspec is left out, by its folder."""
         for name, folder in self._folders().items():
             try:
                 spec = self._read(folder)
@@ -84,7 +84,7 @@ class KernelspecCatalog(KernelSpecManager):
         self.log.error("The kernelspec in %s can't be used: %s", folder, why)
 
     def _read(self, folder: str) -> KernelSpec:
-        """Return a folder's kernelspec, ours to start. Raises OSError, ValueError, TypeError, TraitError."""
+        """Return a folder's kernelspec, if it is ours. Raises OSError, ValueError, TypeError, TraitError."""
         spec = KernelSpec.from_resource_dir(folder)
         if not spec.argv:
             raise ValueError("its argv names no program")
@@ -119,14 +119,14 @@ class KernelspecCatalog(KernelSpecManager):
     def add_manifest(self, name: str, manifest: Manifest) -> None:
         """Keep the manifest of a kernelspec whose environment is in an image.
 
-        Kernelspecs of ours whose kernels that image does not have are left out from now on.
+        Kernelspecs of Cellgate whose kernels that image lacks are left out from now on.
         """
         self._manifests[name] = manifest
         image = _image_of(self._specs[name])
         packages = {canonicalize_name(package) for package in manifest.packages}
         for other, spec in tuple(self._specs.items()):
             ours = Path(spec.resource_dir).parent == CONTAINER_KERNELSPECS and _image_of(spec) == image
-            # A manifest need not list packages at all.
+            # A manifest may come without a list of packages.
             if packages and ours and canonicalize_name(KERNEL_PACKAGES[other]) not in packages:
                 self.log.info("The image %s has no kernel for the kernelspec %s", image, other)
                 del self._specs[other]
@@ -136,7 +136,7 @@ class KernelspecCatalog(KernelSpecManager):
         return dict(self._manifests)
 
     def find_kernel_specs(self) -> dict[str, str]:
-        """Resource folders by name, as of the last reload."""
+        """Return resource folders by name, as of the last reload."""
         return {name: spec.resource_dir for name, spec in self._specs.items()}
 
     def resolve(self, name: str) -> str:

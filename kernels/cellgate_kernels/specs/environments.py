@@ -1,7 +1,7 @@
-"""The kernel environments that Cellgate has lists of packages for, and which one a prefix has.
+"""The kernel environments that Cellgate has lists of packages for, and the choice among them for a prefix.
 
-The choice is kept beside the environment, so that a later ``cellgate setup`` that names none makes the same
-one again. ``install`` makes environments of these lists and of the start-up files, as does the recipe.
+The choice is stored beside the environment, so that a later ``cellgate setup`` without a name makes the same
+environment again. ``install`` and the recipe make environments from these lists and the start-up files.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from cellgate_kernels.specs.catalog import data_folder
 INSIDE = Path(__file__).parents[1] / "inside"
 
 OWN = "own"
-"""What an environment is called that was made of an operator's own list."""
+"""The name of an environment that was made from an operator's own list."""
 
 _CHOICE = "environment.json"
 _CHOICE_BYTES = 8192
 
 
 class ListedEnvironment(StrEnum):
-    """An environment that Cellgate has a list for. ``NAME.txt`` says why each package is in it."""
+    """An environment that Cellgate has a list for, ``NAME.txt``, with the reason for each package."""
 
     STANDARD = "standard"
     MINIMAL = "minimal"
 
     @property
     def lock(self) -> Path:
-        """The versions, with hashes, of what its list asks for; ``make lock`` writes it."""
+        """The file of versions, with hashes, for the environment's list; ``make lock`` writes it."""
         return INSIDE / f"{self.value}.lock"
 
 
 def start_up_files() -> list[Path]:
-    """Return files that start an environment's kernels; they stand there as they do here, below `INSIDE`."""
+    """Return the files that start an environment's kernels, at the same relative paths as below `INSIDE`."""
     return sorted((*INSIDE.glob("*.py"), *INSIDE.glob("*.js"), *INSIDE.glob("drawing/*.js")))
 
 
@@ -48,14 +48,14 @@ def environment_of(requirements: Path) -> ListedEnvironment | None:
 
 
 class _Choice(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What was chosen: an environment by its name, or a list by its path."""
+    """The choice of an environment by its name, or of a list by its path."""
 
     environment: ListedEnvironment | None = None
     requirements: str | None = None
 
 
 def chosen_requirements(prefix: Path) -> Path | None:
-    """Return the list that the environment below `prefix` was made from; None if none was made there.
+    """Return the list that the environment below `prefix` was made from; None without an environment.
 
     Raises InvalidInput if the file of the choice is damaged; OSError.
     """

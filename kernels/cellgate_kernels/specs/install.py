@@ -1,8 +1,8 @@
 """Makes the environment that kernels run in, separate from the gateway's, and the kernelspecs that start it.
 
 Used by ``cellgate setup``. It runs venv and uv as child processes and waits for them: not for the event loop.
-Everything is below ``<prefix>/share/cellgate``. The kernelspecs name the sandbox, which the ``catalog`` may
-replace. They are those for containers, which come with this package, with different paths.
+All files are below ``<prefix>/share/cellgate``. The kernelspecs are the container kernelspecs that come with
+this package, with different paths. They name the sandbox, which the ``catalog`` may replace.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PLACED = "start-up-files.txt"
 _PLACED_BYTES = 64 * 1024
 _PLACED_NAME = re.compile(r"(?:[a-z_]++/)?[a-z_]++\.(?:py|js)")
 _UNLISTED = ("stills_dom.js", "stills_maps.js", "stills_vega.js")
-"""What versions without the list have put there, and this one has elsewhere."""
+"""Files that versions without the list wrote there; this version has them elsewhere."""
 _LINES_SHOWN = 12  # of a failed program's output
 
 
@@ -61,8 +61,8 @@ def create_environment(
 ) -> Path:
     """Make the kernel environment with `requirements`, unless a finished one has them; returns its folder.
 
-    `step` receives a description of each step, `detail` uv's output while it works. The choice is kept even
-    if making it fails. Raises BackendUnavailable with the end of uv's output; all of it is in ``setup.log``.
+    `step` receives a description of each step, `detail` uv's output while it works. The choice is stored even
+    if a step fails. Raises BackendUnavailable with the end of uv's output; ``setup.log`` has all.
     """
     root = data_folder(prefix.absolute())
     try:
@@ -112,7 +112,7 @@ def _wait_for(lock: TextIO, step: Callable[[str], None]) -> None:
 
 
 def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
-    """Write the kernelspecs of all languages that an environment has kernels for; returns their folders.
+    """Write the kernelspecs of all languages that an environment has kernels for; return their folders.
 
     Kernelspecs from an earlier environment without a kernel in this one are removed. Idempotent.
     """
@@ -135,11 +135,11 @@ def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
 def install_kernelspec(
     environment: Path, prefix: Path, *, name: str = "python3", like: str = "python3"
 ) -> Path:
-    """Write the kernelspec of an environment, based on the container kernelspec `like`; returns its folder.
+    """Write the kernelspec of an environment, based on the container kernelspec `like`; return its folder.
 
-    Puts the kernels' start-up files into the environment, matplotlib's list of fonts if it is installed (a
-    fresh sandbox would otherwise spend seconds on it at the first import), and the manifest. What an earlier
-    version has put there and this one does not is removed. Idempotent.
+    Puts the kernels' start-up files into the environment, and the manifest, and matplotlib's list of fonts if
+    matplotlib is installed (a fresh sandbox would otherwise spend seconds on the list at the first import).
+    Files of an earlier version that this one does not write are removed. Idempotent.
     """
     environment = environment.absolute()
     python = environment / "bin" / "python"
@@ -151,7 +151,7 @@ def install_kernelspec(
         _replace(place, script.read_bytes())
     _remove_former(shared, {str(place.relative_to(shared)) for place in files})
     imported = [str(place) for place in files if place.suffix == ".py"]
-    # Each kernel imports these, from a folder that it can't write to.
+    # Each kernel imports these files, from a folder that it can't write to.
     _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
     if like == "python3":
         _run(python, str(INSIDE / "fonts.py"), str(shared / "matplotlib"))
@@ -172,7 +172,7 @@ def install_kernelspec(
 
 
 def _remove_former(shared: Path, names: Set[str]) -> None:
-    """Remove the start-up files that were put there before, but for those with these names; keep the list."""
+    """Remove earlier start-up files except these names; keep the list of fonts."""
     listed = shared / _PLACED
     try:
         former = read_regular(listed, _PLACED_BYTES).decode(errors="replace").split("\n")
@@ -189,7 +189,7 @@ def _remove_former(shared: Path, names: Set[str]) -> None:
 
 
 def _write_manifest(environment: Path, *name: str) -> None:
-    """Write what the environment has; without a name it keeps the one that it has."""
+    """Write the environment's manifest; without a name, the manifest keeps its present name."""
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
     _run(environment / "bin" / "python", str(INSIDE / "manifest.py"), str(shared / MANIFEST), *name)
@@ -209,7 +209,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def readable_paths(environment: Path) -> list[str]:
-    """Return the paths a kernel must read: its environment, that one's interpreter, and links between."""
+    """Return the paths a kernel must read: its environment, its base interpreter, and links between."""
     python = environment / "bin" / "python"
     base = Path(_ask(python, "import sys; print(sys.base_prefix)"))
     paths = [environment]
@@ -243,10 +243,10 @@ def _run(python: Path, *words: str) -> str:
 
 
 class _Programs:
-    """Runs programs one after the other, and logs their output.
+    """Runs programs one after another, and logs their output.
 
-    They run in `folder`, which is ours, so that they ignore uv settings and Python modules in the folder from
-    which the set-up was called. They inherit the lock: if the set-up is killed, the next waits for them.
+    They run in Cellgate's own `folder`, and so ignore uv settings and Python modules in the folder from which
+    the set-up was called. They inherit the lock: if the set-up is killed, the next set-up waits for them.
     """
 
     def __init__(self, folder: Path, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:
@@ -256,7 +256,7 @@ class _Programs:
         self._detail = detail
 
     def run(self, command: Sequence[str], environment: Mapping[str, str] | None) -> None:
-        """Raise BackendUnavailable when the program fails."""
+        """Run a program and log its output. Raises BackendUnavailable when it fails."""
         last: deque[str] = deque(maxlen=_LINES_SHOWN)
         with subprocess.Popen(
             command,

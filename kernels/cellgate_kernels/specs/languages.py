@@ -1,6 +1,6 @@
-"""Languages by their common names, and which kernel runs which.
+"""Languages by their common names, and the kernel language that runs each.
 
-Pure. ``catalog`` uses it to find kernelspecs; ``execution.blocks`` makes cells of blocks in another language.
+Pure. ``catalog`` finds kernelspecs by language; ``execution.blocks`` makes cells of blocks in another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cellgate_kernels.base.errors import InvalidInput
 
 
 class Language(StrEnum):
-    """A language that code can be in."""
+    """A programming language of cells."""
 
     PYTHON = "python"
     BASH = "bash"
@@ -20,7 +20,7 @@ class Language(StrEnum):
 
     @property
     def kernel_language(self) -> str:
-        """The language of the kernelspec that runs it: a kernel of TypeScript runs JavaScript too."""
+        """The language of the kernelspec that runs this language: JavaScript kernels run TypeScript too."""
         return Language.TYPESCRIPT if self is Language.JAVASCRIPT else self
 
 
@@ -33,7 +33,7 @@ _NAMES = {
 _LANGUAGES = {name: language for language, names in _NAMES.items() for name in names}
 
 LANGUAGE_NAMES = ", ".join(("python", "bash", "sh", "javascript", "js", "typescript", "ts"))
-"""For people."""
+"""The names of languages, for messages."""
 
 
 def find_language(name: str) -> Language | None:
@@ -42,7 +42,7 @@ def find_language(name: str) -> Language | None:
 
 
 def parse_language(name: str) -> Language:
-    """Return the language of this name. Raises InvalidInput, naming those that are known."""
+    """Return the language of this name. Raises InvalidInput, which lists the known names."""
     if (language := find_language(name)) is None:
         raise InvalidInput(f"The language {name[:40]!r} is not known; the languages are {LANGUAGE_NAMES}")
     return language

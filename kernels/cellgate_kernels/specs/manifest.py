@@ -1,7 +1,7 @@
-"""What a kernel environment has, as it was written when the environment or its image was made.
+"""The contents of a kernel environment, written when the environment or its image was made.
 
-``inside/manifest.py`` writes the file; no kernel has to be started to ask. Bounded and checked here, since
-models are told what is in it. An environment without a manifest, such as an operator's own, has none.
+``inside/manifest.py`` writes the file, so no kernel has to be started to read it. Bounded and checked here,
+since models read its contents. An environment without a manifest, such as an operator's own, has none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Raise ValueError for anything but a manifest, or if it is too large."""
+    """Decode a manifest. Raises ValueError if the data is too large or is not a manifest."""
     if len(data) > MOST_BYTES:
         raise ValueError("it is too large")
     try:
@@ -41,7 +41,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Return the manifest in this file; None if there is none. Raises OSError and ValueError."""
+    """Return the manifest in this file; None without a file. Raises OSError and ValueError."""
     try:
         return decode_manifest(read_regular(path, MOST_BYTES + 1))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,8 @@
-"""Runs uv as pip is configured on this machine: the same index, links, certificates, proxy and timeouts.
+"""Runs uv with pip's configuration on this machine: the same index, links, certificates, proxy and timeouts.
 
-uv reads neither ``pip.conf`` nor pip's variables. This asks pip for its settings and passes them to uv as
-variables; settings for uv itself take precedence. Used by ``install`` for the kernel environment. ``make``
-and ``Dockerfile.kernel`` run it as a script, before Cellgate is installed, so it needs nothing but the
+uv reads neither ``pip.conf`` nor pip's variables. So this module reads pip's settings and passes them to uv
+as variables; settings for uv itself take precedence. ``install`` uses it for the kernel environment. ``make``
+and ``Dockerfile.kernel`` run it as a script before Cellgate is installed, so it needs nothing but the
 standard library, pip and uv: ``uv_command.py pip install --editable .``, as any command of uv's, or
 ``uv_command.py install FOLDER REQUIREMENTS`` for a kernel environment.
 """
@@ -24,21 +24,21 @@ import uv
 # pip's names of its settings, and uv's variables of the same form.
 _SAME = {"index-url": "UV_DEFAULT_INDEX", "client-cert": "SSL_CLIENT_CERT", "proxy": "ALL_PROXY"}
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
-# Settings that say where packages come from: pip's and uv's.
+# The settings for the sources of packages: pip's and uv's.
 _PLACES = ("index-url", "extra-index-url", "find-links", "no-index")
 _PLACES_OF_UV = frozenset({"index", "index-url", "extra-index-url", "find-links", "no-index"})
 
 
 class UnreadableSettings(Exception):
-    """pip is installed and does not say how it is configured, so nobody knows which index is meant."""
+    """pip is installed but does not print its settings, so the configured index isn't known."""
 
 
 def uv_command(
     words: Sequence[str], environ: Mapping[str, str], pip: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """uv's whole command line for `words`, and its environment: `environ`, and pip's settings below that.
+    """Return uv's whole command line for `words`, and its environment: `environ` over pip's settings.
 
-    If one of uv's files on this machine says where packages come from, pip's settings for that are ignored.
+    If one of uv's files on this machine sets the sources of packages, pip's settings for these are ignored.
     Raises FileNotFoundError when uv is not installed beside this interpreter.
     """
     if _has_places_of_its_own(environ):
@@ -64,7 +64,7 @@ def uv_command(
         variables["SSL_CERT_FILE"] = certificates
     elif _system_has_certificates():
         variables["UV_SYSTEM_CERTS"] = "1"  # as pip does; by default uv uses only its own list
-    # The one setting that uv has no variable for.
+    # uv has no variable for this single setting.
     options = [] if pip.get("no-index", "").lower() in _FALSE else ["--no-index"]
     return [uv.find_uv_bin(), *words, *options], variables | dict(environ)
 
@@ -102,7 +102,7 @@ def _has_pip(python: str) -> bool:
 
 
 def _seconds(text: str) -> int | None:
-    """Return a timeout in whole seconds, as uv takes only those; None for an invalid one."""
+    """Return a timeout in whole seconds, as uv takes no fractions; None for an invalid one."""
     try:
         seconds = float(text)
     except ValueError:
@@ -130,7 +130,7 @@ def _names_places(file: Path) -> bool:
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False  # uv itself reports what is wrong with it
+        return False  # uv itself reports the error in the file
     names = set(settings)
     section = settings.get("pip")
     if isinstance(section, dict):
@@ -139,21 +139,21 @@ def _names_places(file: Path) -> bool:
 
 
 def is_hashed(requirements: Path) -> bool:
-    """Return whether the list has hashes: then it is complete, and every entry must have one."""
+    """Return whether the list has hashes: then it is complete, and each entry needs a hash."""
     return b"--hash=" in requirements.read_bytes()
 
 
 def venv_command(environment: Path, requirements: Path) -> list[str]:
     """Return the command line that makes an environment for `requirements`, on this interpreter's base.
 
-    Cells use pip (``%pip``): the list's own if it has hashes, otherwise the one that comes with Python.
+    Cells use pip (``%pip``): the version in the list if that has hashes, otherwise the one of Python.
     """
     options = ["--without-pip"] if is_hashed(requirements) else []
     return [sys.executable, "-P", "-m", "venv", *options, str(environment)]
 
 
 def install_words(environment: Path, requirements: Path) -> list[str]:
-    """uv's words that install `requirements` in an environment.
+    """Return uv's words to install `requirements` in an environment.
 
     With hashes nothing is built from source: a build would download packages without a known hash.
     """

@@ -1,13 +1,13 @@
-"""Kernels for tests: they start at once, behave as the test says, and need no process.
+"""Kernels for tests: they start at once, behave as the test requires, and need no process.
 
 A `FakeLauncher` replaces a ``KernelLauncher``: give it to a real ``KernelPool``, and the pool to the code
-under test. A `Behaviour` decides what a kernel does with a cell; by default that is what the cell's code says
-(``slow 5``, ``never``, ``dies``; see `understand`). A `Start` decides how kernels start. With `virtual_time`
-hours pass in milliseconds, and a test that waits for something that never comes fails immediately. A fake
+under test. A `Behaviour` decides how a kernel runs a cell; the default one reads the cell's code (``slow 5``,
+``never``, ``dies``; see `understand`). A `Start` decides how kernels start. With `virtual_time` hours pass in
+milliseconds, and a test that waits for an event that never comes fails immediately. A fake
 kernel talks to a real ``KernelConnection``: its messages are signed, framed and parsed. There are no sockets,
 processes, folders of packages or isolation. docs/how-to/test-with-fakes.md shows how to use it.
 
-``backend`` beside them is the contract of isolation backends, which starts real kernels and needs pytest.
+``backend`` beside them is the contract of isolation backends; it starts real kernels and needs pytest.
 """
 
 import sys

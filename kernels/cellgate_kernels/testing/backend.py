@@ -1,9 +1,9 @@
-"""The contract of isolation backends: the behaviour of each, as tests for whoever writes one.
+"""The contract of isolation backends, as tests for authors of a backend.
 
 Subclass `BackendContract` in a test module, with a fixture `backend` that returns the provisioner's class.
 The methods are coroutines, run by pytest-asyncio in its auto mode. They start real kernels, of the kernelspec
 ``python3`` that `cellgate setup` makes, by jupyter_client's own manager, as any Jupyter program does.
-``launch.backend`` says for each call of a backend when it comes and what it may do.
+``launch.backend`` describes when each call of a backend is made, and its duties.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 CELL_TIMEOUT = 60.0
-"""Seconds that a cell of the contract may take."""
+"""The deadline of a cell of the contract, in seconds."""
 
 _UNDER_TEST = "cellgate-under-test"
 PRINT_FOLDER = "import os; print(os.getcwd(), sorted(os.listdir()))"
@@ -99,7 +99,7 @@ class RunningKernel:
                     return result
 
     async def until_printed(self, msg_id: str) -> None:
-        """Wait until the cell has printed something: its own code runs, not ipykernel's before it."""
+        """Wait until the cell has printed text: then its own code runs, not ipykernel's preparation."""
         async with asyncio.timeout(CELL_TIMEOUT):
             while True:
                 message = await self.client.get_iopub_msg()
@@ -260,7 +260,7 @@ class BackendCore:
 
 
 class BackendContract(BackendCore):
-    """The whole contract: launches that fail leave nothing, ends may be repeated, limits and folders hold."""
+    """The whole contract: failed launches leave nothing, ends can be repeated, limits and folders hold."""
 
     async def test_kill_wait_and_cleanup_may_be_repeated(self, start_kernel: StartKernel) -> None:
         kernel = await start_kernel()
@@ -321,7 +321,7 @@ class BackendContract(BackendCore):
         launch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await launch
-            # It was quicker than the cancellation, so that ending it is our duty.
+            # The launch was quicker than the cancellation, so the test has to end the kernel.
             await provisioner.cleanup()
         assert not provisioner.has_process
         assert provisioner.connection_info == {}

@@ -1,4 +1,4 @@
-"""What a fake kernel does with a cell: a `Behaviour` decides what the kernel sends, and when.
+"""The cells of a fake kernel: a `Behaviour` decides which messages the kernel sends, and when.
 
 A behaviour is a coroutine function of a `Cell`. It controls the whole protocol, so it can also break it.
 Those in this module cover what real kernels do, from well-behaved to forged. ``kernels`` runs them.
@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from cellgate_kernels.protocol.messages import Channel, Message
 
 Behaviour = Callable[["Cell"], Awaitable[None]]
-"""Runs a cell."""
+"""Runs one cell of a fake kernel."""
 Program = Callable[[str], Behaviour]
 """Chooses the behaviour for a cell's code."""
 
 _BATCH = 16
-"""Messages of a flood between two turns of the loop."""
+"""The messages of a flood between two turns of the loop."""
 
 
 class Interrupted(Exception):
@@ -76,11 +76,11 @@ class Cell:
         self.say(Channel.SHELL, "execute_reply", content)
 
     def idle(self) -> None:
-        """Report that the cell is over."""
+        """Report that the cell is idle."""
         self.say(Channel.IOPUB, "status", {"execution_state": "idle"})
 
     def end(self) -> None:
-        """Reply, and report idle."""
+        """Send the reply, and report idle."""
         self.reply()
         self.idle()
 
@@ -92,7 +92,7 @@ class Cell:
         self.idle()
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass. Raises Interrupted when the kernel is interrupted."""
+        """Wait for some seconds. Raises Interrupted when the kernel is interrupted."""
         try:
             async with asyncio.timeout(seconds):
                 await self.interrupted.wait()
@@ -116,7 +116,7 @@ async def answers(cell: Cell) -> None:
 
 
 def prints(*texts: str) -> Behaviour:
-    """Print these, one message each, and succeed."""
+    """Print these texts, one message each, and succeed."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -128,7 +128,7 @@ def prints(*texts: str) -> Behaviour:
 
 
 def slow(seconds: float) -> Behaviour:
-    """Take this long; an interrupt ends the cell with a KeyboardInterrupt."""
+    """Run for some seconds; an interrupt ends the cell with a KeyboardInterrupt."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -143,12 +143,12 @@ def slow(seconds: float) -> Behaviour:
 
 
 async def never(cell: Cell) -> None:
-    """Start, and never end; an interrupt ends it."""
+    """Start a cell that only an interrupt ends."""
     await slow(1e9)(cell)
 
 
 async def ignores_interrupts(cell: Cell) -> None:
-    """Start, and never end, whatever happens."""
+    """Start a cell that nothing ends."""
     cell.begin()
     await asyncio.get_running_loop().create_future()
 

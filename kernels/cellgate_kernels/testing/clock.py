@@ -1,7 +1,7 @@
 """An event loop whose time jumps to the next timer when nothing else is left to do.
 
 Deadlines of minutes pass in microseconds, always in the same order. Work in threads takes no virtual time
-unless the test says so (`latency`): the loop waits for it in real time first, so a test that uses files or
+unless the test sets a `latency`: the loop first waits in real time for the work, so a test that uses files or
 SQLite is as repeatable. It is for tests without real sockets. Only ``loop.time()`` is virtual.
 """
 
@@ -22,11 +22,11 @@ START = 1000.0
 
 
 class Stuck(RuntimeError):
-    """Every task waits and there is no timer, so nothing would ever happen again."""
+    """Every task waits and there is no timer, so the loop would wait for ever."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Reports what is ready now, and advances the time instead of waiting."""
+    """Reports the ready files, and advances the time instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """See the module. `latency` returns the virtual seconds that the next call in a thread takes."""
+    """A loop in virtual time. `latency` returns the virtual seconds of the next call in a thread."""
 
     def __init__(self, latency: Callable[[], float] = lambda: 0.0) -> None:
         self._virtual = _Selector()

@@ -40,7 +40,7 @@ from cellgate_kernels.testing.cells import Cell, Interrupted, Program, understan
 
 KEY = b"a key for tests"
 _PER_TURN = 64
-"""Messages that a socket delivers in one turn of the loop; the real ones have a limit too."""
+"""The messages that a socket delivers in one turn of the loop; real sockets have a limit too."""
 
 
 class MemorySocket(ChannelSocket):
@@ -114,7 +114,7 @@ class MemorySocket(ChannelSocket):
 
 
 class FakeConnection(KernelConnection):
-    """A real connection with sockets in memory. `sent` receives what is sent, with its channel."""
+    """A real connection with sockets in memory. `sent` receives each sent message, with its channel."""
 
     def __init__(
         self, sent: Callable[[Channel, list[bytes]], None], *, kernel_id: str, reception: Reception | None
@@ -131,10 +131,10 @@ class FakeConnection(KernelConnection):
 
 @dataclass(eq=False)
 class FakeSandbox:
-    """What fake kernels share that were forked from each other: `kernels` has all of them, also ended ones.
+    """The common state of fake kernels forked from each other: `kernels` has all of them, also ended ones.
 
-    `held`: all held forks, also ended ones. `branched` is called with each kernel that was forked before
-    anybody gets it. `spared`: folders that stay when they end.
+    `held`: all held forks, also ended ones. `branched` is called with each forked kernel before any caller
+    gets it. `spared`: folders that stay when the kernels end.
     """
 
     kernels: list[FakeKernel] = field(default_factory=list)
@@ -143,17 +143,17 @@ class FakeSandbox:
     branched: Callable[[FakeKernel], object] = lambda kernel: None
 
     def end_held(self) -> None:
-        """End them if all kernels were shut down, as the end of a sandbox does."""
+        """End all held forks if all kernels were shut down, as the end of a sandbox does."""
         if all(each.dismissed for each in self.kernels):
             for held in self.held:
                 held.die()
 
 
 class FakeHeldFork(HeldFork):
-    """A fake kernel as it was. Made by `FakeKernel.checkpoint`.
+    """A held fork of a fake kernel. Made by `FakeKernel.checkpoint`.
 
-    What it does is set by a test: `bytes`, which it is said to keep; `restore_error`, raised after the
-    workspace was filled, as if no kernel came up.
+    A test sets its results: `bytes`, the memory that it reports; `restore_error`, raised after the workspace
+    was filled, as if no kernel had started.
     """
 
     def __init__(self, held_id: str, kernel: FakeKernel, count: int, overruled: tuple[Obstacle, ...]) -> None:
@@ -185,12 +185,12 @@ class FakeHeldFork(HeldFork):
             asyncio.get_running_loop().call_soon(guarded(self.die, "fake held fork"))
 
     def die(self) -> None:
-        """End its process now."""
+        """End the fork's process now."""
         if not self.ended.done():
             self.ended.set_result(KernelExit.of_returncode(-9))
 
     async def restore(self, spec: BranchSpec, like: FakeKernel) -> FakeKernel:
-        """See ``KernelPool.restore``; `like` is alive, or was when it had that workspace."""
+        """See ``KernelPool.restore``; `like` is a kernel of that workspace, alive or not any more."""
         if not self.alive:
             raise KernelDied("The checkpoint has ended")
         if like.sandbox is not self.kernel.sandbox:
@@ -208,11 +208,11 @@ class FakeHeldFork(HeldFork):
 class FakeKernel(Kernel):
     """A ready kernel that runs each cell as `program` chooses. Made by a `FakeLauncher`, or as a branch.
 
-    `group`: a control group that it is said to have. `discards`: how often it was discarded. `requests`: the
-    types of all messages sent to it. `knows`: by their types, what it replies to requests that are no cells;
-    None: it works on one until it is interrupted. How it is forked is set by a test: `facts`; `obstacles`,
-    which refuse or are overruled; `children` that stay with it; `branch_error`, raised after the workspace
-    was filled. A branch copies the obstacles and the count of cells.
+    `group`: the control group that it reports. `discards`: how often it was discarded. `requests`: the types
+    of all messages sent to it. `knows`: its replies to requests that are no cells, by type; None: it works on
+    the request until an interrupt. A test sets how it is forked: `facts`; `obstacles`, which refuse or are
+    overruled; `children` that stay with it; `branch_error`, raised after the workspace was filled. A branch
+    copies the obstacles and the count of cells.
     """
 
     def __init__(
@@ -335,7 +335,7 @@ class FakeKernel(Kernel):
     ) -> FakeKernel:
         """Return another fake kernel in its sandbox, with its files or others, and this count.
 
-        `check` raises what stands in the way once the workspace is filled.
+        `check` raises an obstacle's error once the workspace is filled.
         """
         branch_id = f"{branched.parent}-branch-{len(self.sandbox.kernels)}"
         workspace = self.workspace
@@ -366,7 +366,7 @@ class FakeKernel(Kernel):
         return branch
 
     def _refuse(self, anyway: bool) -> None:
-        """Raise what stands in the way of a fork."""
+        """Raise the error of an obstacle to a fork."""
         if not self.alive:
             raise KernelDied("The kernel has ended")
         if self.cell is not None:
@@ -396,7 +396,7 @@ class FakeKernel(Kernel):
             await self.shutdown()
             users = [each for each in self.sandbox.kernels if each.workspace == self.workspace]
             self.sandbox.spared.update(spared)
-            # As the real one does, it leaves what was another kernel's.
+            # As the real one does, it leaves folders that another kernel made.
             is_spared = self.workspace in {*self.sandbox.spared, self.profile.workspace}
             if not is_spared and self.workspace.exists() and all(each.discards for each in users):
                 trees.remove(self.workspace)
@@ -412,7 +412,7 @@ class FakeKernel(Kernel):
     # As the test sees it
 
     def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
-        """End the process by itself, now. Sent messages still arrive."""
+        """End the process on its own, now. Sent messages still arrive."""
         self._exit_as(KernelExit(cause, code, None, f"The kernel exited with code {code}."))
 
     def _exit_as(self, end: KernelExit) -> None:
@@ -431,7 +431,7 @@ class FakeKernel(Kernel):
         self.deliver(channel, self._signer.serialize(message))
 
     def deliver(self, channel: Channel, frames: list[bytes]) -> None:
-        """Send any frames. A kernel that has died sends nothing."""
+        """Send any frames. A dead kernel sends nothing."""
         if not self.exited.done():
             self._memory[channel].deliver(frames)
 
@@ -442,7 +442,7 @@ class FakeKernel(Kernel):
     # Its side of the channels
 
     def _receive(self, channel: Channel, frames: list[bytes]) -> None:
-        """Take a message at the loop's next turn."""
+        """Take a message in the loop's next turn."""
         if not self.exited.done():
             message = self._signer.parse(channel, frames)
             asyncio.get_running_loop().call_soon(guarded(self._take, "fake kernel"), message)

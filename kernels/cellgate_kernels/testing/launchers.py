@@ -1,4 +1,4 @@
-"""Where fake kernels come from: launchers whose starts are quick, slow, never-ending or bad.
+"""The launchers of fake kernels, whose starts are quick, slow, never-ending or failing.
 
 A `FakeLauncher` counts the kernels that exist, from the begin of their start to their end. No process starts.
 """
@@ -29,28 +29,28 @@ NOWHERE = Path("/nonexistent")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A start that is under way, as a `Start` sees it. `number`: of all starts of the launcher, from 1."""
+    """A start in progress, passed to a `Start`. `number`: counts all starts of the launcher, from 1."""
 
     number: int
     profile: KernelProfile
 
 
 Start = Callable[[Attempt], Awaitable[None]]
-"""Waits as long as a start takes, and raises its error if it fails."""
+"""Waits until the start is complete, and raises its error if it fails."""
 
 
 async def at_once(attempt: Attempt) -> None:
-    """Ready after one turn of the loop."""
+    """Return after one turn of the loop: the kernel is ready."""
     await asyncio.sleep(0)
 
 
 async def never_starts(attempt: Attempt) -> None:
-    """Wait for ever: this kernel never gets ready."""
+    """Wait for ever: this kernel never becomes ready."""
     await asyncio.get_running_loop().create_future()
 
 
 def starts_after(seconds: float) -> Start:
-    """Ready after this long."""
+    """Return a start that takes this many seconds."""
 
     async def start(attempt: Attempt) -> None:
         await asyncio.sleep(seconds)
@@ -77,7 +77,7 @@ class Gate:
         self._arrived = asyncio.Event()
 
     async def __call__(self, attempt: Attempt) -> None:
-        """Wait until a test lets the start go on."""
+        """Wait until a test lets the start continue."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(turn)
         self._arrived.set()

@@ -1,1 +1,1 @@
-"""What isolates a kernel's processes: seccomp filters, namespaces, mounts, users."""
+"""The isolation of a kernel's processes: seccomp filters, namespaces, mounts, users."""

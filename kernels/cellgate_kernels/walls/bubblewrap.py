@@ -1,7 +1,7 @@
-"""Starts programs in bubblewrap, as children of this process that are watched until they have ended.
+"""Starts programs in bubblewrap, as children of this process that are watched until their end.
 
-It does not know what for. bwrap reads its arguments from a file descriptor, so that neither the host's nor
-the sandbox's process list shows them.
+It knows nothing of the programs. bwrap reads its arguments from a file descriptor, so that neither the host's
+nor the sandbox's process list shows them.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def start(
 ) -> Child:
     """Start a command in a sandbox with these arguments of bwrap, and nothing else in its environment.
 
-    `files` are what the arguments refer to. The ids of the user namespace are left to `prepare`, if it is
-    given; see `Child`. Raises BackendUnavailable where there is no bwrap, OSError when it can't be started.
+    `files` are the files that the arguments refer to. `prepare`, if given, sets the ids of the user
+    namespace; see `Child`. Raises BackendUnavailable without bwrap, OSError when it can't be started.
     """
     bwrap = find_program("bwrap", "bubblewrap")
     status_reader, status_writer = os.pipe()
     files.own(status_writer)
-    # bwrap --die-with-parent takes effect late, in its outer and in its inner process: one that lost its
-    # parent before that would run forever. So what it starts checks the lifetime pipe. And bwrap gets the
-    # reading end of the status pipe too: otherwise a broken pipe could end its outer process and leave the
-    # inner one waiting.
+    # bwrap --die-with-parent takes effect late, in its outer and in its inner process: a process that lost
+    # its parent before that would run forever. So the command checks the lifetime pipe. bwrap also gets the
+    # reading end of the status pipe: otherwise a broken pipe could end its outer process and leave the inner
+    # one waiting.
     lifetime_reader, lifetime_writer = os.pipe()
     files.own(lifetime_reader)
     release_reader, release_writer = os.pipe()

@@ -1,14 +1,14 @@
-"""A uid of its own for each forked kernel, where the gateway is root.
+"""A separate uid for each forked kernel, where the gateway is root.
 
-Without one, a kernel's processes have root's uid outside of their user namespace: what root owns would be
-theirs if a wall failed. With one they own nothing on this machine, cannot signal or trace another kernel's
-processes, and what the system counts for each user (processes, watches of files, signals) is each kernel's.
+Without its own uid, a kernel's processes have root's uid outside of their user namespace: if a wall failed,
+they would own root's files. With it they own nothing on this machine, cannot signal or trace another kernel's
+processes, and the system's limits for each user (processes, watches of files, signals) are each kernel's.
 
 On disk the kernel's files stay root's, so the gateway and the session's next kernel have them as before. The
-kernel sees them through mounts that show what root owns as its own (mount_setattr(2), MOUNT_ATTR_IDMAP).
-Their file systems must know that: ext4, XFS and Btrfs do, overlayfs does not. `KernelUids.find` tries it. The
-uids are from 0x70000000 (1879048192) on, above those that distributions, container engines and systemd-nspawn
-give out: a gateway's block is chosen by the name of its data folder.
+kernel sees them through mounts that show root's files as its own (mount_setattr(2), MOUNT_ATTR_IDMAP). ext4,
+XFS and Btrfs support such mounts, overlayfs does not; `KernelUids.find` tries one. The uids are from
+0x70000000 (1879048192) on, above the ranges of distributions, container engines and systemd-nspawn. The name
+of a gateway's data folder chooses its block of uids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cellgate_kernels.walls.bubblewrap import SandboxFiles
 
 FIRST = 0x70000000
 BLOCK = 4096
-"""The number of uids a gateway has: more than it has kernels."""
+"""The number of uids of a gateway: more than it has kernels."""
 _BLOCKS = 32_000
 _KEPT = 8
 """The namespaces of this many of the most-used uids stay open, because each takes a process to make."""
@@ -49,9 +49,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class KernelUid:
-    """One of them. `within`: the same user in a zygote's user namespace.
+    """One uid of the gateway's. `within`: the same user in a zygote's user namespace.
 
-    `namespace`: a descriptor, open until it is given back, of a user namespace that maps root to it.
+    `namespace`: a descriptor of a user namespace that maps root to the uid; open until `give_back`.
     """
 
     slot: int
@@ -59,9 +59,9 @@ class KernelUid:
     namespace: int
 
     def mount(self, source: str, *, writable: bool) -> int:
-        """Return a detached mount of a folder or file, on which what root owns is this user's; a descriptor.
+        """Return a descriptor of a detached mount of a folder or file, on which root's files are this user's.
 
-        A link is not followed. Blocking. Raises OSError where the file system can't do that.
+        A link is not followed. Blocking. Raises OSError where the file system does not support that.
         """
         flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW
         mounted = _checked(_libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags))
@@ -77,7 +77,7 @@ class KernelUid:
 
 
 class KernelUids:
-    """The uids of one gateway's kernels. `close` it when no kernel is left."""
+    """The uids of one gateway's kernels. Call `close` when no kernel is left."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -86,9 +86,9 @@ class KernelUids:
 
     @classmethod
     async def find(cls, name: str, folders: Iterable[Path]) -> KernelUids:
-        """Return the uids of the gateway with this name, after one was tried on all `folders` of its kernels.
+        """Return the uids of the gateway with this name, after a trial with one on its kernels' `folders`.
 
-        Raises BackendUnavailable, saying why, where kernels can't have uids of their own.
+        Raises BackendUnavailable with the cause where kernels can't have uids of their own.
         """
         if os.geteuid() != 0:
             raise BackendUnavailable("the gateway is not root")
@@ -110,11 +110,11 @@ class KernelUids:
         return found
 
     def admit(self, process: int) -> None:
-        """Give a process of a new user namespace all these uids, and root. Raises OSError."""
+        """Map all these uids, and root, into the user namespace of a process. Raises OSError."""
         _map(process, f"0 0 1\n1 {self._first} {BLOCK}\n")
 
     async def take(self) -> KernelUid:
-        """Return one that no other kernel has, until `give_back`. Raises OSError, BackendUnavailable."""
+        """Return a uid that no other kernel has until `give_back`. Raises OSError, BackendUnavailable."""
         if not self._free:
             raise BackendUnavailable("all uids for kernels are in use")
         slot = heapq.heappop(self._free)
@@ -127,21 +127,21 @@ class KernelUids:
         return KernelUid(slot, 1 + slot, self._namespaces[slot])
 
     def give_back(self, uid: KernelUid) -> None:
-        """Free a uid that no process has any more."""
+        """Free a uid that no process has any more, for the next kernel."""
         if uid.slot >= _KEPT:
             os.close(self._namespaces.pop(uid.slot))
         heapq.heappush(self._free, uid.slot)
 
     def close(self) -> None:
-        """Close what was kept. Idempotent."""
+        """Close the kept namespaces. Idempotent."""
         while self._namespaces:
             os.close(self._namespaces.popitem()[1])
 
 
 class Mounts:
-    """Folders and files that are mounted as those of a kernel's user. A context: it closes the descriptors.
+    """Folders and files that are mounted as a kernel user's own. A context: it closes the descriptors.
 
-    `numbers`: each one's place among the descriptors, by its source.
+    `numbers`: the index of each source's descriptor, by source.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Mounts:
             os.close(descriptor)
 
     def add(self, uid: KernelUid, sources: Iterable[tuple[str, bool]]) -> None:
-        """Mount these, each with whether it can be written to. Blocking. Raises OSError."""
+        """Mount these sources, each with whether it is writable. Blocking. Raises OSError."""
         for source, writable in sources:
             descriptor = uid.mount(source, writable=writable)
             self.numbers[source] = len(self.descriptors)
@@ -164,7 +164,7 @@ class Mounts:
 
 
 async def _namespace(uid: int) -> int:
-    """Return a user namespace that maps root to a uid; a descriptor. Raises OSError, BackendUnavailable."""
+    """Return a descriptor of a user namespace that maps root to a uid. Raises OSError, BackendUnavailable."""
     opened: list[int] = []
     failed: list[OSError] = []
 
@@ -176,7 +176,7 @@ async def _namespace(uid: int) -> int:
             failed.append(error)
 
     with SandboxFiles() as contents:
-        # There is nothing in it to run: it ends when its namespace is open here.
+        # The namespace's command does nothing: it ends when the namespace is open here.
         child = bubblewrap.start(_NAMESPACE, (_NOTHING,), {}, contents, prepare=prepare)
     try:
         ended = await asyncio.shield(child.exited)
@@ -194,14 +194,14 @@ async def _namespace(uid: int) -> int:
 
 
 def _map(process: int, lines: str) -> None:
-    """Set which ids a user namespace has, users' and groups' alike."""
+    """Set the ids of a user namespace, the same for users and groups."""
     for name in ("uid_map", "gid_map"):
-        with suppress(FileNotFoundError):  # it has ended
+        with suppress(FileNotFoundError):  # the process has ended
             Path(f"/proc/{process}/{name}").write_text(lines)
 
 
 def _checked(result: int) -> int:
-    """Return the result of a system call. Raises OSError where that says that it failed."""
+    """Return the result of a system call. Raises OSError if the result is an error."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,9 +1,9 @@
-"""What a sandboxed kernel sees of the file system: one description, for bubblewrap's kernels and forked ones.
+"""The file system of a sandboxed kernel: one description, for bubblewrap's kernels and forked ones.
 
 `system_part` is the same for all kernels of a kernelspec; `session_part` comes after it and is one kernel's
-own. Both are steps in order: later ones may be inside earlier ones. `bwrap_words` says them in bubblewrap's
-words; ``forking.server`` sends the session's part to the child that ``inside/zygote.py`` forks. Pure, except
-that it looks which of the system's folders and files there are.
+own. Both are steps in order: later mounts may be inside earlier ones. `bwrap_words` turns steps into
+arguments of bubblewrap; ``forking.server`` sends the session's part to the child that ``inside/zygote.py``
+forks. Pure, except that it checks which of the system's folders and files exist.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ VIEW = KernelView(
 )
 WORKSPACE = "/workspace"
 OTHER_NAMES = ("/mnt/data", "/home/user")
-"""Links to the workspace: where models write files to that were trained on other systems."""
+"""Links to the workspace, at paths where models trained on other systems write files."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
-# Links into /usr on most systems; mounted as they are on others.
+# Links into /usr on most systems; mounted like other folders where they are folders.
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Files that programs need to work as usual. No keys: /etc/ssl/private stays outside.
@@ -91,7 +91,7 @@ class Processes:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Something empty over a file, or over a `folder`, that the sandbox must not read."""
+    """An empty file or `folder` over one that the sandbox must not read."""
 
     path: str
     folder: bool
@@ -115,7 +115,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnly:
-    """From here on, nothing can be written to what is mounted at `path` itself."""
+    """From this step on, the mount at `path` itself is read-only."""
 
     path: str
 
@@ -152,7 +152,7 @@ def system_part(readable: Sequence[str]) -> Iterator[Step]:
 def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Sequence[str]) -> Iterator[Step]:
     """Yield the mounts that belong to one kernel alone; the last makes the root read-only."""
     # Read-only, because for /proc/sys a gateway run as root is still root even without capabilities, and
-    # because a kernel must not undo its oom_score_adj.
+    # because a kernel must not reset its oom_score_adj.
     yield Processes()
     for name in hidden_here():
         path = f"/proc/{name}"
@@ -179,18 +179,18 @@ def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Seque
 
 # In a zygote's sandbox; inside/zygote.py has the same names.
 SESSIONS = "/tmp/sessions"  # noqa: S108
-"""The folders in which sessions' folders are."""
+"""The parent of the folders in which sessions' folders are."""
 NOTHING = "/tmp/nothing"  # noqa: S108
-"""An empty file that nobody may read."""
+"""An empty file that no process may read."""
 
 
 def zygote_words(
     readable: Sequence[str], sessions: Sequence[tuple[str, bool]], descriptors: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield the sandbox of a zygote as arguments of bwrap: the system's part, and all that a child mounts.
+    """Yield the sandbox of a zygote as arguments of bwrap: the system's part and a child's sources of mounts.
 
-    `sessions`: the folders in which sessions' folders are, and whether kernels may write there. `descriptors`
-    are open on what `files` has, and on an empty file for `NOTHING`.
+    `sessions`: the folders in which sessions' folders are, each with whether kernels may write there.
+    `descriptors` are open on the contents of `files`, and on an empty file for `NOTHING`.
     """
     system = list(system_part(readable))
     for folder in _above(system):
@@ -211,7 +211,7 @@ def zygote_words(
 
 
 def _above(steps: Iterable[Step]) -> list[str]:
-    """Return the folders above all mounts: bwrap makes them for root alone, and forks have other uids."""
+    """Return the folders above all mounts: bwrap would make them only for root, but forks have other uids."""
     folders: set[str] = set()
     for step in steps:
         is_there = not isinstance(step, Bind) or not step.optional or Path(step.source).exists()
@@ -221,7 +221,7 @@ def _above(steps: Iterable[Step]) -> list[str]:
 
 
 def _bare_devices() -> Iterator[str]:
-    """/dev without terminals, for which bwrap would make one more user namespace."""
+    """Yield /dev without terminals: with them, bwrap would make one more user namespace."""
     yield from ("--tmpfs", "/dev")
     for name in DEVICES:
         yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
@@ -233,7 +233,7 @@ def _bare_devices() -> Iterator[str]:
 
 
 def within_own(readable: Sequence[str]) -> Iterator[Bind]:
-    """Yield paths that are where each sandbox has something of its own, such as an environment in /tmp."""
+    """Yield paths inside a folder that each sandbox replaces, such as an environment in /tmp."""
     for path in readable:
         if _within(path, _OWN):
             yield Bind(path, path)
@@ -249,7 +249,7 @@ def files(steps: Iterable[Step]) -> dict[str, bytes]:
 
 
 def bwrap_words(steps: Iterable[Step], descriptors: Mapping[str, int]) -> Iterator[str]:
-    """Yield the steps as arguments of bwrap. `descriptors` are open on what `files` has for these paths."""
+    """Yield the steps as arguments of bwrap. `descriptors` are open on the contents of `files`, by path."""
     for step in steps:
         if isinstance(step, File):
             yield from ("--perms", "0444", "--file", str(descriptors[step.path]), step.path)

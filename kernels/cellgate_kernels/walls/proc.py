@@ -1,8 +1,8 @@
-"""What kernels see of /proc: their own processes, and about the machine only what programs need.
+"""The part of /proc that kernels see: their own processes, and about the machine only what programs need.
 
 All other files of /proc are covered, because the system keeps adding new ones and many reveal details of the
 host, of other kernels or of addresses in memory (``kpageflags``, ``slabinfo``, ``kallsyms``, ``iomem``). This
-makes lists of names; ``sandbox`` and ``container`` cover them.
+module makes lists of names; ``sandbox`` and ``container`` cover them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,6 @@ def hidden_names(listed: Iterable[str]) -> list[str]:
 
 def hidden_here() -> list[str]:
     """Return the names in this machine's /proc that kernels on it must not see."""
-    listed = os.listdir("/proc")  # noqa: PTH208 - names are all that is asked for
+    listed = os.listdir("/proc")  # noqa: PTH208 - only names are needed
     there = set(listed)
     return [name for name in hidden_names(listed) if name in there]

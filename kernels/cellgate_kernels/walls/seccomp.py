@@ -1,23 +1,23 @@
 """The sandbox's filter of system calls, and the argument rules that it shares with the engine's profile.
 
-It allows the calls of ``system_calls`` and refuses all others, those too that the system will get one day:
-what no list names, no reviewer has thought about. What is allowed depends on the arguments in these cases:
+It allows the calls of ``system_calls`` and refuses all others, also future ones: no reviewer has considered
+a call that no list names. Calls are allowed by their arguments in these cases:
 
 - address families other than those below: AF_VSOCK, for example, reaches the hypervisor from anywhere;
 - the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where a file with them
   would be a program with its owner's rights;
-- space for files that nothing is written to: gigabytes of it take a moment, in which nobody could look;
-- new namespaces; those that are there may be entered by a kernel that can be branched, if they are of users
-  or mounts (``names``). If such a kernel's files are root's on the host, they get no extended attributes;
-- threads with open files or folders of their own, which ``disk`` would not find;
+- allocating space without writing to it: gigabytes take a moment, in which no check of the disk could run;
+- new namespaces. A kernel that can be branched may enter existing namespaces of users or mounts (``names``).
+  If such a kernel's files are root's on the host, they get no extended attributes;
+- threads with tables of open files or folders of their own, which ``disk`` would not find;
 - personalities other than Linux's own, which would make the layout of memory predictable;
-- leases and delegations of files, for which the system lets everybody wait who opens or removes one: the
-  gateway, too, for 45 seconds each.
+- leases and delegations of files: the system makes every process wait that opens or removes such a file, the
+  gateway too, for 45 seconds each.
 
-A refused call answers EPERM; fallocate and those for extended attributes EOPNOTSUPP, as where the file
-system does not have them; one that this list has never heard of answers ENOSYS, as an older system would, so
-that programs use what they used before there was the new one. Those of Landlock do, too: a rule keeps the
-files that it is about, deleted ones too, where nobody can find them.
+A refused call fails with EPERM. fallocate and calls for extended attributes fail with EOPNOTSUPP, as on file
+systems without support. Calls unknown to this list fail with ENOSYS, as on an older system, so that programs
+use older calls. Landlock's calls fail with ENOSYS too: a rule keeps the files that it names, also deleted
+ones, where no check can find them.
 
 Pure: it makes bytes, for bwrap's ``--seccomp`` and for forked kernels. See seccomp(2).
 """
@@ -35,18 +35,18 @@ from functools import cache
 from cellgate_kernels.walls.system_calls import allowed_calls
 
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-"""The address families that a kernel may have sockets of, besides AF_NETLINK."""
+"""The address families, besides AF_NETLINK, of sockets that a kernel may have."""
 
 NETLINK_PROTOCOL = 0
-"""NETLINK_ROUTE, the third argument, which reports network interfaces. The other protocols talk to parts of
-the system's kernel that are for its administrator."""
+"""NETLINK_ROUTE, the third argument, which reports network interfaces. The other protocols configure parts of
+the system's kernel and are for its administrator."""
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
 """The mode bits that no call may set on a file."""
 
 _TMPFILE = 0o20000000  # __O_TMPFILE: os.O_TMPFILE holds O_DIRECTORY too
 MAKES_FILE = os.O_CREAT | _TMPFILE
-"""The flags of open(2) that make it use its argument `mode`, which can otherwise be anything."""
+"""The flags of open(2) with which its argument `mode` counts; without them it can be anything."""
 
 SOCKET_CALLS = ("socket", "socketpair")
 """Calls whose first argument is an address family."""
@@ -60,7 +60,7 @@ MODE_CALLS: Mapping[str, int] = {
     "mknod": 1,
     "mknodat": 2,
 }
-"""Calls that set a file's mode, with the index of that argument."""
+"""The calls that set a file's mode, with the index of the mode argument."""
 
 OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
 """Calls that may make a file, with the indices of their flags and their mode."""
@@ -68,34 +68,34 @@ OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
 UNKNOWN_CALLS = (
     *("openat2", "clone3", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"),
 )
-"""Calls that the system claims not to have: programs do without, or use the older ones. Of the first two the
-arguments are behind a pointer, where no filter can read them."""
+"""The calls that fail as if the system lacked them: programs do without, or use older ones. The arguments of
+the first two are behind a pointer, where no filter can read them."""
 
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* of clone(2)."""
 
 BRANCHES_ENTER = (0x10000000, 0x20000)
-"""CLONE_NEWUSER and CLONE_NEWNS, each alone: the second argument of setns(2). The system lets a process into
-a user namespace that was made for its user below its own, which only the gateway does, and then into the
-mounts that belong to it."""
+"""CLONE_NEWUSER and CLONE_NEWNS, each alone: the second argument of setns(2). The system lets a process enter
+a user namespace below its own that was made for its user, which only the gateway makes, and then the mounts
+that belong to that namespace."""
 
 ATTRIBUTE_CALLS = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
-"""Calls that can give a file capabilities, for which it takes one over the user namespace of a branch. They
-count for whoever runs the file where its owner is root. So if files of a workspace are root's on the host,
-they would be as bad there as set-user-ID bits, and files get no extended attributes at all: which ones, no
-filter can read."""
+"""The calls that can give a file capabilities, for a process that is root in the user namespace of a branch.
+The capabilities count for any user of the file where its owner is root. So if files of a workspace are
+root's on the host, they would be as bad there as set-user-ID bits. Such files get no extended attributes at
+all, because no filter can read an attribute's name."""
 
 THREAD, SHARED_FILES, SHARED_FOLDERS = 0x10000, 0x400, 0x200
-"""CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share one table of descriptors and
-one working folder, as they do in the C library: then there is one place to look for what it keeps (``disk``).
+"""CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share a table of descriptors and a
+working folder, as they do in the C library: then ``disk`` finds all files that a process keeps in one place.
 """
 
 OWN_FILES = 2
 """CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to get a separate table."""
 
 FREES_SPACE = 2
-"""FALLOC_FL_PUNCH_HOLE of fallocate(2), its second argument: all that the call may do. Where it does not give
-space, posix_fallocate(3) writes to each block instead."""
+"""FALLOC_FL_PUNCH_HOLE of fallocate(2), its second argument: the call may do nothing else. When fallocate
+allocates no space, posix_fallocate(3) writes to each block instead."""
 
 HOLDS_FILE = (1024, 1040)
 """F_SETLEASE and F_SETDELEG of fcntl(2), its second argument."""
@@ -106,24 +106,24 @@ _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCHITECTURE, _OFFSET_ARGUMENTS = 0, 4, 16
 
-# Calls of the x32 ABI have this bit set and would bypass the numbers. i386 is an architecture of its own.
+# Calls of the x32 ABI have this bit set and would bypass the numbers. i386 is another architecture.
 _X32 = 0x40000000
 
 _HIGHEST = 467
-"""The newest call that this list was made with; what comes after it is not known here."""
+"""The newest call when this list was made; later ones are unknown here."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""Linux and its 32-bit form, as ``setarch`` sets them, and the question what it is."""
+"""Linux and its 32-bit form, as ``setarch`` sets them, and the query of the current one."""
 
 ONE_OF: Mapping[str, tuple[int, Sequence[int]]] = {
     "personality": (0, PERSONALITIES),
     "setns": (1, BRANCHES_ENTER),
 }
-"""Calls with the index of an argument, and the values that it may have."""
+"""The calls with a checked argument: its index, and the allowed values."""
 
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of linux/audit.h
 
-# An instruction, with labels to jump to if true and if false instead of distances. None is the next one.
+# An instruction, with labels instead of distances to jump to if true and if false. None is the next one.
 _Step = tuple[int, int, str | None, str | None]
 
 
@@ -180,7 +180,7 @@ def _checked(name: str, number: int) -> Iterator[_Step | str]:
 
 
 def _range(first: int, last: int) -> Iterator[_Step | str]:
-    """Allow the calls from `first` to `last`. All before were decided on, or are refused."""
+    """Allow the calls from `first` to `last`. Earlier calls were decided before, or are refused."""
     yield (_IF_AT_LEAST, last + 1, "next block", None)
     yield (_IF_AT_LEAST, first, "allow", None)
     yield _refuse(errno.EPERM)
@@ -212,7 +212,7 @@ def _refuse(error: int) -> _Step:
 
 
 def _check(name: str) -> Iterator[_Step]:
-    """Decide on a call by its arguments. Each of them is an int: the system reads the lower half."""
+    """Decide on a call by its arguments. Each argument is an int: the system reads the lower half."""
     if name in SOCKET_CALLS:
         yield _load_argument(0)
         for family in FAMILIES:

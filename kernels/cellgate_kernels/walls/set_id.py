@@ -1,8 +1,8 @@
 """Clears set-user-ID and set-group-ID bits of files in a workspace, which is a folder of the host.
 
-The system call filters (``seccomp``, ``engine.profile``) keep kernels from setting them; this is for kernels
-without a filter: on gVisor, or without isolation. User code chose the names, so only files that were opened
-and found to be in the folder are changed. Blocking.
+The system call filters (``seccomp``, ``engine.profile``) keep kernels from setting the bits; this module is
+for kernels without a filter: on gVisor, or without isolation. User code chose the names, so only files that
+were opened and found to be in the folder are changed. Blocking.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 1 << 24
 def clear_set_ids(root: Path) -> None:
     """Clear the bits of all files below a folder that no kernel uses any more.
 
-    Folders that their owner made unreadable are skipped: nobody else can enter them. Raises OSError on too
+    Folders that their owner made unreadable are skipped: no other user can enter them. Raises OSError on too
     many open files: then some files may still have the bits.
     """
     walk = trees.Walk(root, deepest=DEEPEST, most=MOST)
@@ -51,7 +51,7 @@ def _clear(name: str, folder: int | None, root: Path | None) -> None:
         # A folder in the path may have been replaced by a link in the meantime.
         inside = root is None or link.readlink().is_relative_to(root)
         if stat.S_ISREG(mode) and inside:
-            # The link leads to the open file, even if something else has its name by now.
+            # The link leads to the open file, even if its name now belongs to another file.
             link.chmod(stat.S_IMODE(mode) & ~SET_ID)
     finally:
         os.close(descriptor)

@@ -1,9 +1,9 @@
 """The system calls that code in a kernel may use, with their numbers by architecture; all others are refused.
 
 The list follows that of Docker's engine for a container without capabilities (``engine.profile``), for 64-bit
-programs: nothing in it makes a namespace or a mount, loads code into the system, or gains a privilege. In
-addition there is setns, which enters namespaces that are there.
-``seccomp`` has the rules for those that depend on their arguments, and makes the filter. Data only; the
+programs: no call in it makes a namespace or a mount, loads code into the system, or gains a privilege. setns,
+which enters existing namespaces, is added.
+``seccomp`` has the rules for calls that depend on their arguments, and makes the filter. Data only; the
 numbers are those of the system's ``asm/unistd.h``.
 """
 

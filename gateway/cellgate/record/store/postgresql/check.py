@@ -1,6 +1,6 @@
-"""Checks a record in PostgreSQL, and tells how much it has, for commands; a gateway may be using it.
+"""Checks and counts a record in PostgreSQL, for commands; a gateway may be using the record.
 
-What is checked is in ``checking``; the rows are those of one moment.
+``checking`` has the checks; the rows are those of one moment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 256
 
 @contextmanager
 def command_connection(address: RecordAddress, hold: Hold = Hold.NOT) -> Iterator[Connection]:
-    """Yield a connection for a command, which may take its time. Raises StorageError."""
+    """Yield a connection for a command, without the time limits of a gateway's. Raises StorageError."""
     db = connect(address, hold)
     try:
         names, values = zip(*statements.FOR_COMMANDS, strict=True)
@@ -58,7 +58,7 @@ def reading(address: RecordAddress) -> Iterator[Connection]:
 
 
 class DatabaseRows(DatabaseOrigins, CheckedRows):
-    """The rows of a connection's tables, which must see one moment."""
+    """The rows of a connection's tables; its transaction must see one moment."""
 
     def sessions(self, after: int) -> list[SessionRow]:
         return reads.sessions(self.db, limit=BATCH, after=after)
@@ -94,13 +94,13 @@ def all_entries(db: Connection, after: int) -> Iterator[TrailRow]:
 
 
 def check_database(address: RecordAddress) -> Iterator[Finding]:
-    """Check the record: yields a finding for each session and the audit trail. Raises StorageError."""
+    """Check the record: yield a finding for each session and the audit trail. Raises StorageError."""
     with reading(address) as db:
         yield from findings(db)
 
 
 def findings(db: Connection) -> Iterator[Finding]:
-    """Check the tables, which must be seen as of one moment."""
+    """Check the tables; the connection's transaction must see one moment."""
     rows = DatabaseRows(db)
     there: dict[int, tuple[str, str]] = {}
     for session in sessions_of(rows):
@@ -112,7 +112,7 @@ def findings(db: Connection) -> Iterator[Finding]:
 
 
 def statistics_of(address: RecordAddress) -> dict[str, int]:
-    """Return how much there is of what; sizes in bytes. Raises StorageError."""
+    """Return the counts of the record's parts by name; sizes in bytes. Raises StorageError."""
     with reading(address) as db:
         counts = {}
         for name, query in statements.STATISTICS:
@@ -132,5 +132,5 @@ def acts_of(address: RecordAddress) -> Generator[Mapping[str, Any], None, None]:
     with reading(address) as db:
         before: int | None = None
         while found := reads.acts(db, before, BATCH):
-            for before, entry in found:  # noqa: B007 - it is used after the loop
+            for before, entry in found:  # noqa: B007 - `before` is used after the loop
                 yield entry

@@ -1,8 +1,8 @@
 """Moves a record from SQLite into PostgreSQL and back, for ``cellgate record migrate``.
 
-Nobody may use either meanwhile. A record is copied as it is, row by row: no body and no hash is made anew.
-The copy is checked like any record and counted before it becomes one, and the original is set aside, not
-removed: two gateways that go on with one record each would fork its chains.
+No other program may use either record meanwhile. A record is copied row by row, unchanged: no body and no
+hash is made anew. The copy is checked and counted before it counts as a record. The original is set aside,
+not removed: two gateways that continue one record each would fork its chains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cellgate.record.store.sqlite.moving import MovingFile, moving_into, moving_
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many rows a record has of each kind, and the heads of its chains, by the sessions' ids."""
+    """The number of a record's rows of each kind, and the heads of its chains, by the sessions' ids."""
 
     sessions: int
     executions: int
@@ -41,14 +41,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A record that has been moved. `former`: what the original is called now."""
+    """A record that has been moved. `former`: the new name of the original."""
 
     counts: Counts
     former: str
 
 
 def move_in(record: Path, address: RecordAddress) -> Moved:
-    """Move the record at a path into an empty database. Raises StorageError, and moves nothing then."""
+    """Move the record at a path into an empty database. Raises StorageError if nothing was moved."""
     with moving_out(record) as source:
         _refuse_problems(source.findings(), f"The record {record}")
         counts = _copy_in(source, address)
@@ -56,7 +56,7 @@ def move_in(record: Path, address: RecordAddress) -> Moved:
 
 
 def move_back(address: RecordAddress, record: Path) -> Moved:
-    """Move the record in a database to a path. Raises StorageError, and moves nothing then."""
+    """Move the record in a database to a path. Raises StorageError if nothing was moved."""
     with command_connection(address, Hold.ALONE) as db:
         if not has_tables(db):
             raise StorageError(f"There is no record in the {address}")

@@ -1,4 +1,4 @@
-"""Opens a record in PostgreSQL: makes the tables in an empty database, and reads where the record stands."""
+"""Opens a record in PostgreSQL: makes the tables in an empty database, and reads the record's state."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cellgate.record.store.postgresql.record_connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """Where a record stands when it is opened: its unfinished purges, and when any session was last used."""
+    """A record's state when it is opened: its unfinished purges, and the last use of any session."""
 
     purges: list[int]
     last_activity: str | None
 
 
 def bring_up(db: Connection) -> Beginnings:
-    """Make missing tables, and read where the record stands. Raises StorageError for another schema."""
+    """Make missing tables, and read the record's state. Raises StorageError for another schema."""
     if not has_tables(db):
         make_tables(db)
     check_version(db)
@@ -33,7 +33,7 @@ def has_tables(db: Connection) -> bool:
 
 
 def make_tables(db: Connection) -> None:
-    """Make the tables, unless another one has just done so."""
+    """Make the tables, unless another program has just done so."""
     with db.transaction():
         db.execute(statements.LOCK_MAKING)
         if not has_tables(db):

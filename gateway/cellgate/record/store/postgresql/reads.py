@@ -1,7 +1,7 @@
-"""How a gateway reads the record in PostgreSQL: functions of a connection, and `PostgresReads` over them.
+"""A gateway's reads of the record in PostgreSQL: functions of a connection, and `PostgresReads` over them.
 
-Each read is one statement, so it sees one moment; those that look through a session go step by step, because
-rows never change. One thread and one connection serve all short reads; those for whom reads wait take turns.
+Each read is one statement, so it sees one moment. Reads through a whole session go step by step, because rows
+never change. One thread and one connection serve all short reads; principals with waiting reads take turns.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.decoding import json_decoder
 
 MANY_EVENTS = 10_000
-"""Looking through more events of a session takes more than some milliseconds."""
+"""The number of events of a session from which a search takes more than some milliseconds."""
 LONG_LIVES_AT_ONCE = 2
 LONG_LIVES_WAITING = 512
 LONG_LIVES_PATIENCE = 60.0
 STEP_ROWS = 256
-"""Rows that one step reads at most."""
+"""The most rows that one step reads."""
 STEP_BYTES = 2 * MIB
-"""Bytes that one step reads at most; a larger row is a step by itself."""
+"""The most bytes that one step reads; a larger row is a step by itself."""
 PAGE_BYTES = MIB
-"""Bytes of entries of the audit trail that are read at once."""
+"""The most bytes of audit trail entries that are read at once."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def unfinished_sessions(db: Connection) -> list[SessionRow]:
 
 
 def descendants(db: Connection, session_id: int, limit: int) -> list[SessionRow]:
-    """Return the branches of a session, theirs and so on, by id; the first `limit` that are found."""
+    """Return the branches of a session, their branches and so on, by id; at most `limit` of them."""
     return list(_sessions(db, statements.DESCENDANTS, {"id": session_id, "limit": limit}))
 
 
@@ -104,12 +104,12 @@ def session_folders(db: Connection) -> list[str]:
 
 
 def holds_folder(db: Connection, folder: str, but: int) -> bool:
-    """Return whether another session than this one has its files in this folder, and was not deleted."""
+    """Return whether another session, which was not deleted, has its files in this folder."""
     return bool(_value(db, statements.HOLDS_FOLDER, (folder, but)))
 
 
 def last_activity(db: Connection) -> str | None:
-    """Return the time at which any session was last used, as rows have it; None if there is no session."""
+    """Return the time at which any session was last used, as stored in rows; None without sessions."""
     found: str | None = _value(db, statements.LAST_ACTIVITY)
     return found
 
@@ -126,9 +126,9 @@ def record_size(db: Connection, session_id: int) -> int:
 
 
 def overdue(db: Connection, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
-    """Return the ended session whose record should go first, and why; None when all may stay.
+    """Return the next ended session whose record should be purged, and why; None when all may stay.
 
-    The size that counts is that of all events' bodies: what they take in the tables is PostgreSQL's to say.
+    The size that counts is the sum of all events' bodies: their size in the tables depends on PostgreSQL.
     """
     found = next(_sessions(db, statements.LONGEST_ENDED), None)
     if found is None:
@@ -174,7 +174,7 @@ def unfinished_executions(db: Connection, session_id: int) -> list[ExecutionRow]
 
 
 def is_there(db: Connection, session_id: int) -> bool:
-    """Return whether there is a session with this id; a purge removes its row before all others."""
+    """Return whether this session exists; a purge removes its row before all others."""
     return bool(_value(db, statements.IS_THERE, (session_id,)))
 
 
@@ -196,7 +196,7 @@ def events(
 ) -> list[EventRow]:
     """Return events with `after` < seq <= `until`, in order, of at most `max_bytes`, or one.
 
-    Raises RecordGone for those that a purge has not removed yet.
+    Raises RecordGone for events of a purged session that have not been removed yet.
     """
     asked = {"id": session_id, "after": after, "until": LARGEST if until is None else until}
     query = statements.EVENTS
@@ -257,7 +257,7 @@ def acts(db: Connection, before: int | None, limit: int) -> list[tuple[int, dict
 
 
 def lineage(db: Connection, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
-    """Return the ancestors that are recorded, up to the first whose key is not covered."""
+    """Return the recorded ancestors, up to the first whose key is not covered."""
     return ancestry.lineage(DatabaseOrigins(db), session, covers)
 
 

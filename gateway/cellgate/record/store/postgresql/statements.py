@@ -181,10 +181,10 @@ _FOLLOWING = f"""
     SELECT id FROM written"""  # noqa: S608 - constants of this module
 
 COMMIT: Final = f"WITH {_NEW_EVENTS}{_MOVED} written AS (SELECT id FROM own), {_FOLLOWING}"  # noqa: S608
-"""Returns the ids of the sessions whose rows it wrote; what is missing was not the writer's to move."""
+"""Returns the ids of the sessions whose rows it wrote; the other sessions were claimed by another writer."""
 COMMIT_BEGUN: Final = f"""WITH {_NEW_EVENTS}{_MOVED}{_BEGUN}
     written AS (SELECT id FROM own UNION ALL SELECT id FROM made), {_FOLLOWING}"""  # noqa: S608
-"""As COMMIT, with sessions that have no row yet; their entries in the audit trail are written with them."""
+"""COMMIT for sessions that have no row yet; their entries in the audit trail are written as well."""
 
 TRAIL_HEAD: Final = "SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1"
 TRAIL_HASH: Final = "SELECT hash FROM trail WHERE seq = %s"
@@ -220,8 +220,8 @@ _BY_KEY = {"": "", "prefix": " AND starts_with(key, %(prefix)s)", "exact": " AND
 def sessions(how: str, *, of_one: bool, in_states: bool, newest: bool) -> str:
     """Return the statement that lists sessions: `of_one` principal, `in_states`, the newest first.
 
-    `how`: how they are looked for by their keys, one of "", "prefix" and "exact". Statements of their own,
-    because one for all would be planned as if each were wanted of everybody.
+    `how`: the filter by key, one of "", "prefix" and "exact". Each has its own statement, because a common
+    one would be planned as if each filter were applied to all principals.
     """
     whose = "principal = %(principal)s AND " if of_one else ""
     states = "state = ANY(%(states)s::text[]) AND " if in_states else ""
@@ -270,7 +270,7 @@ EVENTS: Final = f"""WITH page AS (
             ORDER BY seq LIMIT %(limit)s) AS next)
     SELECT {EVENT_COLUMNS}, EXISTS (SELECT FROM sessions WHERE id = %(id)s)
     FROM page WHERE place = 1 OR total <= %(max_bytes)s ORDER BY seq"""  # noqa: S608
-"""With each, whether its session is still there: a purge removes that first."""
+"""Each event, with whether its session still exists: a purge removes the session first."""
 EVENTS_OF_TYPES: Final = f"""SELECT {EVENT_COLUMNS} FROM events
     WHERE session_id = %s AND seq > %s AND type = ANY(%s::text[]) ORDER BY seq LIMIT %s"""  # noqa: S608
 EVENT: Final = f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = %s AND seq = %s"  # noqa: S608
@@ -284,7 +284,7 @@ TOMBSTONES: Final = "SELECT body FROM trail WHERE type = 'record_purged' ORDER B
 # ---- commands ---------------------------------------------------------------------------------------------
 
 FOR_COMMANDS: Final = (("statement_timeout", "0"), ("idle_in_transaction_session_timeout", "0"))
-"""What a command's connection is set to: it may read, or wait for whoever reads what it prints."""
+"""The settings of a command's connection: it may read for long, or wait for the reader of its output."""
 ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 STORED_EVENTS: Final = f"""SELECT {EVENT_COLUMNS} FROM events
     WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"""  # noqa: S608

@@ -1,10 +1,10 @@
-"""The record's store in PostgreSQL: takes rows without waiting, commits them in groups, a statement each.
+"""The record's store in PostgreSQL: takes rows without waiting, commits them in groups, one statement each.
 
-A row waits in memory (``backlog``) until somebody calls `commit` or a moment has passed. One group is written
-at a time, and all that arrives meanwhile is the next one. While the server can't be reached, rows are kept
-and tried again, so an outage costs time, not rows. Who may write a session is for the statement to say
-(``statements``); a session that somebody else has claimed, or whose rows can't be stored, is no longer
-recorded here, and others are not affected. All methods belong to one event loop.
+A row waits in memory (``backlog``) until a caller awaits `commit` or a moment passed. One group is written
+at a time, and rows that arrive meanwhile form the next. While the server can't be reached, rows are kept and
+tried again, so an outage costs time, not rows. The statement decides which gateway may write a session
+(``statements``). A session that another gateway has claimed, or whose rows can't be stored, is no longer
+recorded here; other sessions are not affected. All methods belong to one event loop.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FLUSH_SECONDS = 0.05
-"""How long rows that nobody waits for may stay in memory."""
+"""The seconds that rows may stay in memory while no caller waits for them."""
 FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
 DECIDE_SECONDS = 20.0
-"""How long a lost answer is asked for again before its caller is told that it is not known."""
+"""The seconds for which a lost answer is requested again before its caller gets an error."""
 
 
 class CommitWriter:
-    """Brings a backlog's rows into the tables, and the outcome to those who wait for it."""
+    """Writes a backlog's rows into the tables, and reports the outcome to waiting callers."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class CommitWriter:
         self._landed.set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # An internal error on the way to a commit must reach those who wait for it.
+        # An internal error on the way to a commit must reach the waiting callers.
         guard = Supervisor(lambda: {"record": "PostgreSQL"}, self._fault).guard
         self._guarded_flush = guard(self._flush, "flush of the record")
         self._guarded_write = guard(self._write, "write of the record")
         self._guarded_written = guard(self._written, "end of a write of the record")
 
     async def landing_of(self, group: Group) -> None:
-        """Return when a group has been written. Raises StorageError if that fails now."""
+        """Wait until a group has been written. Raises StorageError if writing fails now."""
         self._failures.check()
         waiter = self._loop.create_future()
         group.waiters.append(waiter)
@@ -107,14 +107,14 @@ class CommitWriter:
             self._timer = None
 
     def _write(self) -> None:
-        """Give the thread the next group, or do so as soon as it has finished the current one."""
+        """Give the thread the next group, now or as soon as the thread has finished the current one."""
         self._wanted = self._writes
         if self._writes or self._failures.broken is not None:
             return
         self._backlog.hold_enqueued()
         group = self._backlog.take()
         if group.empty and self._failures.failure is None:
-            group.settle(None)  # the rows that they waited for are no longer recorded
+            group.settle(None)  # the awaited rows are no longer recorded
             return
         # After a failure an empty group shows whether the server is back.
         self._cancel_timer()
@@ -154,7 +154,7 @@ class CommitWriter:
         claims = self._claims.epochs_of(refused)
         for session_id, why in refused.items():
             if why == FENCED and claims[session_id] != self._batch.epochs[session_id]:
-                continue  # it was claimed here meanwhile, and the rows were the former claim's
+                continue  # it was claimed here meanwhile, and the rows belong to the former claim
             told = why if why == FENCED else f"the record refused its rows ({why})"
             self._failures.refuse(session_id, told)
         group = backlog.land()
@@ -171,7 +171,7 @@ class CommitWriter:
         self._failures.stop(StorageError("The record's writer has stopped; the gateway's log says why"))
 
     async def close(self) -> None:
-        """Wait for the group that is being written, and write nothing more."""
+        """Wait for the group that is being written, and write no further group."""
         self._cancel_timer()
         await self._landed.wait()
         self._cancel_timer()
@@ -179,7 +179,7 @@ class CommitWriter:
 
 
 class PostgresStore:
-    """The rows of all sessions in one database. Create it with `open`, and `close` it at the end."""
+    """The rows of all sessions in one database. Create it with `open`, and call `close` at the end."""
 
     def __init__(self, address: RecordAddress, writer: RecordConnection, limit: int) -> None:
         self.former_activity: str | None = None
@@ -208,7 +208,7 @@ class PostgresStore:
 
         About `pending_bytes` of rows may wait in memory, and a quarter of that in addition for small rows.
         Raises StorageError for a server that can't be reached or is too old, another encoding or schema, and
-        a record that is held by somebody else.
+        a record that another gateway holds.
         """
         writer = RecordConnection(address, "record-writer", hold)
         try:
@@ -237,14 +237,14 @@ class PostgresStore:
         epoch = await self._writer.repeatable(writes.claim, session_id)
         if epoch is None:
             return FIRST_EPOCH
-        # What the former claim has enqueued meanwhile is nobody's any more.
+        # Rows that the former claim has enqueued meanwhile are dropped.
         self._backlog.drop(session_id)
         self._failures.reclaimed(session_id)
         self._claims.note(session_id, epoch)
         return epoch
 
     def _takes(self, session_id: int, epoch: int) -> bool:
-        """Return whether rows of this claim of a session are taken. Raises StorageError after the end."""
+        """Return whether rows of this claim of a session are accepted. Raises StorageError after the end."""
         return self._failures.takes(session_id) and self._claims.is_known(session_id, epoch)
 
     def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
@@ -326,7 +326,7 @@ class PostgresStore:
         return self._failures.failure is None
 
     async def disk_bytes(self) -> int:
-        return 0  # what the record takes is the database server's to tell
+        return 0  # the database server alone knows the record's size on disk
 
     async def close(self) -> None:
         if self._closing is None:
@@ -336,7 +336,7 @@ class PostgresStore:
     async def _close(self) -> None:
         self._room.close()
         try:
-            # The tasks that start purges end before the remover that carries them out.
+            # The tasks that start purges end before the task that carries them out.
             await self._tasks.cancel()
             await self._remover.close()
             await self.commit()
@@ -349,7 +349,7 @@ class PostgresStore:
     # ---- the audit trail, and purges ----------------------------------------------------------------------
 
     async def _decided(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have a query run that may be repeated; if an answer is lost, wait for another for a while.
+        """Run a query that may be repeated; if an answer is lost, retry for a while.
 
         Raises StorageError when nothing was sent, or no answer came in time.
         """

@@ -1,6 +1,6 @@
-"""Rows to and from the values of ``statements``: columns of arrays for a commit, typed rows of what is read.
+"""Converts rows to and from the values of ``statements``: arrays for a commit, typed rows for reads.
 
-Pure. It knows no connection, and what the rows mean is decided elsewhere.
+Pure. It knows no connection, and does not interpret the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.codec.decoding import json_decoder
 
 Parameters = dict[str, Any]
-"""Values by the names that a statement has for them; most are columns of a table, as lists."""
+"""Values by their names in a statement; most are columns of a table, as lists."""
 
 _MOVES = ("id", "epoch", "before", "after", "head", "bytes")
 _SAVED = ("kernel", "isolation", "state", "cause", "last_activity", "execution_count")
@@ -45,7 +45,7 @@ _decode = json_decoder(dict[str, Any]).decode
 
 @dataclass(slots=True)
 class Move:
-    """The way of a session's head in a group: from `before` to `after`, whose hash is `head`."""
+    """A change of a session's head by a group: from `before` to `after`, whose hash is `head`."""
 
     before: int
     after: int
@@ -54,7 +54,7 @@ class Move:
 
 
 def moves_of(events: Sequence[EventRow]) -> dict[int, Move]:
-    """Return how the events move the heads of their sessions. Raises RefusedRows for a gap."""
+    """Return the changes of the sessions' heads by these events. Raises RefusedRows for a gap."""
     moves: dict[int, Move] = {}
     for event in events:
         move = moves.get(event.session_id)
@@ -145,7 +145,7 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def trim(part: Group, head_seq: int, head: bytes) -> bool:
-    """Drop the events of a session's rows that are in its record already; returns whether there were any."""
+    """Drop those events of a session's rows that are recorded already; return whether there were any."""
     for place, event in enumerate(part.events, 1):
         if (event.seq, event.hash) == (head_seq, head):
             del part.events[:place]
@@ -157,7 +157,7 @@ def trim(part: Group, head_seq: int, head: bytes) -> bool:
 
 
 def entry(head: tuple[int, bytes], event_type: str, fields: Mapping[str, Any]) -> TrailRow:
-    """Return the entry of the audit trail that follows this number and hash."""
+    """Return the entry of the audit trail after this number and hash."""
     seq = head[0] + 1
     moment = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     body = msgspec.json.encode({"seq": seq, "type": event_type, "at": moment, **fields})
@@ -165,7 +165,7 @@ def entry(head: tuple[int, bytes], event_type: str, fields: Mapping[str, Any]) -
 
 
 def beginnings(head: tuple[int, bytes], group: Group, new: Collection[int]) -> list[TrailRow]:
-    """Return the entries that say that the records of a group's new sessions begin."""
+    """Return the entries about the start of the records of a group's new sessions."""
     entries: list[TrailRow] = []
     for row in group.sessions.values():
         if row.id in new:
@@ -184,7 +184,7 @@ def trail_parameters(entries: Sequence[TrailRow]) -> Parameters:
 
 
 def session_row(values: tuple[Any, ...]) -> SessionRow:
-    """Return the session of a row's columns. Raises RecordDamaged for values that no session has."""
+    """Return the session of a row's columns. Raises RecordDamaged for invalid values."""
     try:
         parent, *origin = values[16:20]
         branched = BranchedFrom(session=origin[0], seq=origin[1], head=origin[2]) if any(origin) else None

@@ -1,8 +1,8 @@
-"""What is written into the tables in PostgreSQL: functions of a connection, for the writer's thread.
+"""The writes into the tables in PostgreSQL: functions of a connection, for the writer's thread.
 
-`TableWriter` writes a group by one statement. What that does not write is told apart: rows that are there
-already because an answer was lost, sessions that somebody else has claimed, and rows that can't be stored,
-which stop their session alone. When to write is decided in ``store``.
+`TableWriter` writes a group by one statement. The rows that are not written are of three kinds: rows already
+recorded because an answer was lost, rows of sessions that another gateway has claimed, and rows that can't be
+stored, which stop their session alone. ``store`` decides when to write.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from cellgate_kernels.base.resources import MIB
 T = TypeVar("T")
 
 MOST_BYTES = 8 * MIB
-"""Bytes of rows in one statement, unless one session alone has more."""
+"""The most bytes of rows in one statement, unless a single session has more."""
 PURGED_ROWS = 500
-"""Rows that one step of a purge removes at most."""
+"""The most rows that one step of a purge removes."""
 MOST_TRIES = 64
-"""How often an entry of the audit trail is made again because another gateway's came first."""
+"""The most attempts at an entry of the audit trail when other gateways' entries come first."""
 NO_SESSION = "there is no such session"
 
 _REFUSED = (RefusedRows, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
@@ -49,7 +49,7 @@ _OF_ROWS = ("21", "22", "23", "54")
 
 @dataclass(slots=True)
 class Batch:
-    """A group, with the epochs of its sessions' claims and those sessions that have no row yet (`new`).
+    """A group, with the epochs of its sessions' claims, and the sessions without a row so far (`new`).
 
     `barred`: sessions that are no longer recorded, whose rows are left out.
     """
@@ -72,10 +72,10 @@ class Adding:
 
 
 class TableWriter:
-    """Writes rows. Its methods are for one thread, each with that thread's connection.
+    """Writes rows. All methods are for one thread, each with that thread's connection.
 
-    `_unsure`: whether the outcome of the last group is unknown. `_trail_head`: the audit trail's last entry,
-    as far as is known.
+    `_unsure`: whether the outcome of the last group is unknown. `_trail_head`: the last known entry of the
+    audit trail.
     """
 
     def __init__(self) -> None:
@@ -85,9 +85,9 @@ class TableWriter:
     # ---- groups -------------------------------------------------------------------------------------------
 
     def write(self, db: Connection, batch: Batch) -> dict[int, str]:
-        """Write the group; returns why sessions were left out, none of whose rows were written.
+        """Write the group; return the reasons by session, for sessions of which no row was written.
 
-        After any error it may be called again with the same rows, and more: each row is written once.
+        After any error it may be called again with the same rows and more: each row is written once.
         """
         refused: dict[int, str] = {}
         parts = self._parts(db, batch)
@@ -100,7 +100,7 @@ class TableWriter:
         return refused
 
     def _parts(self, db: Connection, batch: Batch) -> list[Group]:
-        """Return the rows that are to be written, as groups of limited size."""
+        """Return the rows to write, as groups of limited size."""
         group = batch.group
         if not (self._unsure or group.concerns(batch.barred)) and group.size <= MOST_BYTES:
             return [] if group.empty else [group]
@@ -120,7 +120,7 @@ class TableWriter:
         return parts
 
     def _write_part(self, db: Connection, part: Group, batch: Batch) -> dict[int, str]:
-        """Write the rows by one statement, and by themselves those of sessions that it did not write."""
+        """Write the rows by one statement; then, one by one, those of sessions that it did not write."""
         try:
             written = self._execute(db, part, batch)
         except (*_REFUSED, psycopg.Error) as error:
@@ -135,7 +135,7 @@ class TableWriter:
         return {session_id: reason for session_id, reason in reasons if reason is not None}
 
     def _write_alone(self, db: Connection, session_id: int, part: Group, batch: Batch) -> str | None:
-        """Write the rows of one session; returns why that can't be done."""
+        """Write the rows of one session; return the reason if that fails."""
         why = ""
         for _ in range(2):
             why = "its rows do not follow from what is recorded"
@@ -160,7 +160,7 @@ class TableWriter:
         return why
 
     def _execute(self, db: Connection, group: Group, batch: Batch) -> set[int]:
-        """Write a group by one statement; returns the sessions whose rows were written."""
+        """Write a group by one statement; return the sessions whose rows were written."""
         new = batch.new & group.sessions.keys()
         asked = group_parameters(group, batch.epochs, new)
         if not new:
@@ -178,7 +178,7 @@ class TableWriter:
     # ---- the audit trail ----------------------------------------------------------------------------------
 
     def _entering(self, db: Connection, write: Callable[[tuple[int, bytes]], tuple[list[TrailRow], T]]) -> T:
-        """Let `write` add entries after the trail's head, again whenever another gateway's came first."""
+        """Call `write` to add entries after the trail's head, again whenever another gateway was first."""
         for _ in range(MOST_TRIES):
             head = self._trail_head or trail_head(db)
             self._trail_head = None
@@ -194,7 +194,7 @@ class TableWriter:
         raise StorageError("Too many gateways write into the audit trail at the same time")
 
     def add(self, db: Connection, adding: Adding) -> None:
-        """Add entries to the audit trail, all or none: once, however often it is called."""
+        """Add entries to the audit trail, all or none; repeated calls add them once."""
 
         def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], None]:
             if any(is_entry(db, *last) for last in adding.attempts):
@@ -217,7 +217,7 @@ class TableWriter:
     # ---- purges -------------------------------------------------------------------------------------------
 
     def begin_purge(self, db: Connection, session_id: int, by: str, reason: str) -> bool:
-        """Remove the session's row and write its tombstone; False when there is no such session."""
+        """Remove the session's row and write its tombstone; return False for an unknown session."""
         found = db.execute(statements.TOMBSTONE, (session_id,)).fetchone()
         if found is None:
             return is_purged(db, session_id)
@@ -239,7 +239,7 @@ class TableWriter:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A session's claim and the head of its chain, as they are recorded."""
+    """The recorded claim of a session and the head of its chain."""
 
     epoch: int
     seq: int
@@ -247,13 +247,13 @@ class Head:
 
 
 def heads(db: Connection, session_ids: Sequence[int]) -> dict[int, Head]:
-    """Return the claims and heads of these sessions, of those that there are."""
+    """Return the claims and heads of these sessions; missing sessions are left out."""
     found = db.execute(statements.HEADS, (list(session_ids),))
     return {session_id: Head(*values) for session_id, *values in found}
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether an error is caused by the rows, so that trying again would not help."""
+    """Return whether the rows caused an error, so that trying again would not help."""
     if not isinstance(error, psycopg.Error):
         return True
     if error.sqlstate is None:
@@ -281,7 +281,7 @@ def new_id(db: Connection) -> int:
 
 
 def claim(db: Connection, session_id: int) -> int | None:
-    """Return the epoch of a new claim of a session; None when there is no such session."""
+    """Return the epoch of a new claim of a session; None for an unknown session."""
     found = db.execute(statements.CLAIM, (session_id,)).fetchone()
     return None if found is None else int(found[0])
 
@@ -293,7 +293,7 @@ def is_purged(db: Connection, session_id: int) -> bool:
 
 
 def remove_some(db: Connection, session_id: int) -> bool:
-    """Remove a limited part of what is left of a purged session; returns whether there may be more."""
+    """Remove a limited part of a purged session's remaining rows; return whether there may be more."""
     asked = {"id": session_id, "limit": PURGED_ROWS}
     for statement in (statements.REMOVE_EVENTS, statements.REMOVE_EXECUTIONS):
         if db.execute(statement, asked).rowcount:
