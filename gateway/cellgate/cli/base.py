@@ -372,14 +372,19 @@ class BaseApp(Application):
         """Check the command line; overridden by commands that accept less. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
-        """Refuse invalid values, and unknown ``--Class.trait``, which traitlets accepts without effect."""
+        """Refuse invalid and empty values, and unknown ``--Class.trait``, which traitlets would ignore."""
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
-        for class_name, name, _ in settings_of(config):
+        for class_name, name, value in settings_of(config):
             cls = classes.get(class_name)
-            known = [] if cls is None else list(cls.class_traits(config=True))
+            known = {} if cls is None else cls.class_traits(config=True)
             if name not in known:
-                hint = did_you_mean(name, known) if cls else did_you_mean(class_name, list(classes))
+                hint = did_you_mean(name, list(known)) if cls else did_you_mean(class_name, list(classes))
                 raise UsageError(f"there is no setting --{class_name}.{name}{self._replaced(name) or hint}")
+            if value == "" and type(known[name]) is Unicode:
+                # Most likely a variable of the shell that is not set; the default may do something else.
+                raise UsageError(
+                    f"{self.option(name, class_name)} is empty: give it a value, or leave it out"
+                )
         self._check_fit(config, lambda class_name, name: self.option(name, class_name))
 
     def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:

@@ -21,8 +21,9 @@ from cellgate.http.access import is_own_page
 from cellgate.http.base import BaseHandler, UntaggedHandler
 from cellgate.http.operation import requires
 from cellgate.http.plain_page import POLICY, Form, plain_page
+from cellgate.identity.code_exchange import Begun
 from cellgate.identity.hub_sign_in import HubSignIn
-from cellgate.identity.oidc_sign_in import Begun, ProviderSignIn
+from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.identity.principal import Login
 from cellgate.wire.models import SignInBody
 from cellgate_kernels.base.errors import CellgateError, InvalidInput

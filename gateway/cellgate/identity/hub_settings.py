@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,15 +76,20 @@ def hub_settings(environment: Mapping[str, str]) -> HubSettings:
 
     url, name = given("API_URL"), given("SERVICE_NAME")
     user = "" if name else given("USER")
-    if not url or not (name or user):
+    missing = [] if url else ["JUPYTERHUB_API_URL"]
+    if not (name or user):
+        missing.append("JUPYTERHUB_SERVICE_NAME")
+    if missing:
         raise InvalidInput(
-            "JUPYTERHUB_API_URL and JUPYTERHUB_SERVICE_NAME are missing: a JupyterHub sets them for the"
-            " services that it starts, and JUPYTERHUB_USER in place of the name for the servers of users"
+            f"{_are_missing(missing)}: a JupyterHub sets its address and the name for the services that it"
+            " starts, and JUPYTERHUB_USER in place of the name for the servers of users"
         )
-    if user and not (given("API_TOKEN") and given("SERVICE_URL") and given("SERVICE_PREFIX")):
+    if user:
+        missing = [each for each in ("API_TOKEN", "SERVICE_URL", "SERVICE_PREFIX") if not given(each)]
+    if missing:
         raise InvalidInput(
-            "JUPYTERHUB_API_TOKEN, JUPYTERHUB_SERVICE_URL or JUPYTERHUB_SERVICE_PREFIX is missing: a"
-            " JupyterHub sets them for the servers that it spawns"
+            f"{_are_missing([f'JUPYTERHUB_{each}' for each in missing])}: a JupyterHub sets this for the"
+            " servers that it spawns"
         )
     # A Hub and its services may share a network of their own, where the Hub speaks plain HTTP.
     check_url(url, "JUPYTERHUB_API_URL", plain=True)
@@ -111,6 +116,12 @@ def hub_settings(environment: Mapping[str, str]) -> HubSettings:
         activity_interval=_seconds(given("ACTIVITY_INTERVAL")),
         tls=_tls(given("SSL_KEYFILE"), given("SSL_CERTFILE"), given("SSL_CLIENT_CA")),
     )
+
+
+def _are_missing(names: Sequence[str]) -> str:
+    """Return a clause that says which variables are missing."""
+    *others, last = names
+    return f"{', '.join(others)} and {last} are missing" if others else f"{last} is missing"
 
 
 def _scopes(text: str) -> set[str]:

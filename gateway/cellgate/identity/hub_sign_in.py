@@ -8,21 +8,14 @@ no browser ever has this token. ``http.console`` has the redirects and the cooki
 from __future__ import annotations
 
 import hmac
-from http import HTTPStatus
-from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
 
-from cellgate.errors import IdentityUnavailable, InvalidToken
-from cellgate.fairness.shares import Shares
+from cellgate.identity.code_exchange import Begun, CodeExchange
 from cellgate.identity.fetching import Fetcher
-from cellgate.identity.hub import HUB, HubAuthenticator, HubLogin, hub_fetcher
+from cellgate.identity.hub import HubAuthenticator, HubLogin, hub_fetcher
 from cellgate.identity.hub_settings import HubSettings
-from cellgate.identity.oidc_sign_in import MOST_AT_ONCE, MOST_CODE, Begun
-from cellgate_kernels.base.errors import CellgateError
-
-MOST_ANSWER: Final = 64 * 1024
 
 
 class _Token(msgspec.Struct):
@@ -38,7 +31,7 @@ class HubSignIn:
         self._settings = settings
         self._logins = logins
         self._fetcher = fetcher or hub_fetcher(settings)
-        self._exchanges = Shares(MOST_AT_ONCE)
+        self._codes = CodeExchange(self._fetcher, "hub")
 
     @property
     def back(self) -> str:
@@ -70,40 +63,15 @@ class HubSignIn:
         Raises InvalidToken, IdentityUnavailable, and Forbidden for a user without access.
         """
         del begun
-        if len(code) > MOST_CODE:
-            raise _refused()
-        place = self._exchanges.take(origin)
-        if place is None:
-            raise IdentityUnavailable("Too many sign in at the same moment: try again")
-        try:
-            token = await self._exchange(code, back)
-        finally:
-            place.release()
-        return await self._logins.confirmed(token, origin)
 
-    async def _exchange(self, code: str, back: str) -> str:
-        """Return the Hub's token for a code. Raises InvalidToken, IdentityUnavailable."""
-        asked = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": back,
-            "client_id": self._settings.client_id,
-            "client_secret": self._settings.token,
-        }
-        answer = await self._fetcher.post(f"{self._settings.api_url}/oauth2/token", asked, most=MOST_ANSWER)
-        if 400 <= answer.status < 500:
-            raise _refused()
-        if answer.status != HTTPStatus.OK:
-            raise IdentityUnavailable(f"{HUB} answered with status {answer.status} to a sign-in")
-        try:
-            return msgspec.json.decode(answer.body, type=_Token).access_token
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise IdentityUnavailable(f"{HUB} answered a sign-in without a token") from error
+        async def asked() -> tuple[str, dict[str, str]]:
+            secret = self._settings.token
+            form = {"redirect_uri": back, "client_id": self._settings.client_id, "client_secret": secret}
+            return f"{self._settings.api_url}/oauth2/token", form
+
+        answer = await self._codes.exchange(code, origin, _Token, asked)
+        return await self._logins.confirmed(answer.access_token, origin)
 
     async def close(self) -> None:
         """Close all connections to the Hub."""
         await self._fetcher.close()
-
-
-def _refused() -> CellgateError:
-    return InvalidToken(f"{HUB} does not confirm this sign-in: begin again", cause="hub")

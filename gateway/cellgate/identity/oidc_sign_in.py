@@ -9,75 +9,29 @@ has the redirects and the cookie, ``provider`` the keys.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import hmac
-import re
-import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from http import HTTPStatus
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
 
-from cellgate.errors import IdentityUnavailable, InvalidToken
-from cellgate.fairness.shares import Shares
+from cellgate.errors import IdentityUnavailable
+from cellgate.identity.code_exchange import Begun, CodeExchange
 from cellgate.identity.fetching import Fetcher
 from cellgate.identity.jwt import JwtLogin, Verifier, read_header
 from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.provider import PROVIDER, ProviderKeys, check_endpoint, discover
 from cellgate.identity.tokens import digest
-from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 SIGN_IN_SECONDS: Final = 8 * 3600.0
 """The seconds that such a login lasts: an ID token names the user, but no duration."""
 DISCOVERY_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 5.0
 """The seconds between two questions to a provider that does not name its endpoints."""
-MOST_AT_ONCE: Final = 8
-"""Answers of the provider that are checked there at the same time: anybody can send some, so one address has
-three quarters at most.
-"""
-MOST_ANSWER: Final = 256 * 1024
-MOST_CODE: Final = 4096
-_BEGUN: Final = re.compile(r"([\w-]{32})\.([\w-]{32})\.([\w-]{43})", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A browser's data between its question and the provider's answer.
-
-    `state` comes back with the answer, `nonce` in the ID token; `verifier` proves that the code is ours.
-    """
-
-    state: str
-    nonce: str
-    verifier: str
-
-    @classmethod
-    def new(cls) -> Begun:
-        """Return new data that nobody can guess."""
-        return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(32))
-
-    @classmethod
-    def read(cls, text: str) -> Begun | None:
-        """Return the data in the form of `text`; None if it is of another form."""
-        found = _BEGUN.fullmatch(text)
-        return None if found is None else cls(*found.groups())
-
-    @property
-    def text(self) -> str:
-        """The form for a cookie."""
-        return f"{self.state}.{self.nonce}.{self.verifier}"
-
-    @property
-    def challenge(self) -> str:
-        """The verifier's challenge for the provider (RFC 7636, section 4.2)."""
-        hashed = hashlib.sha256(self.verifier.encode()).digest()
-        return base64.urlsafe_b64encode(hashed).rstrip(b"=").decode()
 
 
 class _Tokens(msgspec.Struct):
@@ -105,7 +59,7 @@ class ProviderSignIn:
         self._known: tuple[str, str] | None = None
         self._asks_again = float("-inf")
         self._reading = asyncio.Lock()
-        self._exchanges = Shares(MOST_AT_ONCE)
+        self._codes = CodeExchange(self._fetcher, "oidc")
 
     async def question(self, begun: Begun, back: str) -> str:
         """Return the provider's URL to ask the user, who returns to `back`. Raises IdentityUnavailable."""
@@ -132,36 +86,14 @@ class ProviderSignIn:
 
         Raises InvalidToken, IdentityUnavailable, and Forbidden for a user without a role.
         """
-        if len(code) > MOST_CODE:
-            raise _refused()
-        place = self._exchanges.take(origin)
-        if place is None:
-            raise IdentityUnavailable("Too many sign in at the same moment: try again")
-        try:
-            token = await self._exchange(begun, code, back)
-        finally:
-            place.release()
-        return await self._verified(token, begun.nonce)
 
-    async def _exchange(self, begun: Begun, code: str, back: str) -> str:
-        """Return the provider's ID token for a code. Raises InvalidToken, IdentityUnavailable."""
-        asked = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": back,
-            "client_id": self._settings.client_id,
-            "code_verifier": begun.verifier,
-        }
-        _, endpoint = await self._endpoints()
-        answer = await self._fetcher.post(endpoint, asked, most=MOST_ANSWER)
-        if 400 <= answer.status < 500:
-            raise _refused()
-        if answer.status != HTTPStatus.OK:
-            raise IdentityUnavailable(f"{PROVIDER} answered with status {answer.status} to a sign-in")
-        try:
-            return msgspec.json.decode(answer.body, type=_Tokens).id_token
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise IdentityUnavailable(f"{PROVIDER} answered a sign-in without an ID token") from error
+        async def asked() -> tuple[str, dict[str, str]]:
+            _, endpoint = await self._endpoints()
+            client = self._settings.client_id
+            return endpoint, {"redirect_uri": back, "client_id": client, "code_verifier": begun.verifier}
+
+        answer = await self._codes.exchange(code, origin, _Tokens, asked)
+        return await self._verified(answer.id_token, begun.nonce)
 
     async def _verified(self, token: str, nonce: str) -> JwtLogin:
         header = read_header(token)
@@ -203,7 +135,3 @@ class ProviderSignIn:
     async def close(self) -> None:
         """Close all connections to the provider."""
         await self._fetcher.close()
-
-
-def _refused() -> CellgateError:
-    return InvalidToken(f"{PROVIDER} does not confirm this sign-in: begin again", cause="oidc")

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from docker.api.client import APIClient
 
+from cellgate.record.store.opening import record_address
 from cellgate.server import machine
 from cellgate_kernels.backends.docker import check_engine
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
@@ -84,7 +85,8 @@ def _problem(subject: str, found: str, advice: str) -> Diagnosis:
 class DoctorPlace:
     """The place where the gateway would run: its data folder, address, and container engine.
 
-    `serving`: one runs there already, as far as the data folder says.
+    `serving`: one runs there already, as far as the data folder says. `record`: the URL of its database, if
+    the record is not in the data folder.
     """
 
     data: Path
@@ -93,6 +95,7 @@ class DoctorPlace:
     docker_url: str
     container: ContainerSettings
     serving: bool = False
+    record: str = ""
 
 
 async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
@@ -111,6 +114,8 @@ async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     yield find_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     for finding in find_disk(place.data, _text(Path("/proc/mounts"))):
         yield finding
+    if place.record:
+        yield try_database(place.record)
     yield try_port(place.ip, place.port, serving=place.serving)
     yield find_clock()
 
@@ -306,6 +311,17 @@ def find_disk(data: Path, mounts: str) -> Iterator[Diagnosis]:
         yield _note("data folder", found, "Free some space, or choose another: --data-dir DIR")
     else:
         yield _fine("data folder", found)
+
+
+def try_database(url: str) -> Diagnosis:
+    """Return whether the database at `url` can keep the record. Blocks for seconds if nothing answers."""
+    try:
+        address = record_address(url)
+        from cellgate.record.store.postgresql.check import describe_database  # noqa: PLC0415 - an extra
+
+        return _fine("record", describe_database(address))
+    except CellgateError as error:
+        return _problem("record", error.message, "Mend it, or choose another: --record URL")
 
 
 def _hindrance(data: Path, existing: Path) -> str:

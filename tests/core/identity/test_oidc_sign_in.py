@@ -10,15 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
+from cellgate.identity.code_exchange import MOST_AT_ONCE, Begun
 from cellgate.identity.fetching import FetchedAnswer, Fetcher
 from cellgate.identity.oidc_settings import OidcSettings
-from cellgate.identity.oidc_sign_in import (
-    DISCOVERY_SECONDS,
-    MOST_AT_ONCE,
-    RETRY_SECONDS,
-    Begun,
-    ProviderSignIn,
-)
+from cellgate.identity.oidc_sign_in import DISCOVERY_SECONDS, RETRY_SECONDS, ProviderSignIn
 from cellgate.identity.provider import ProviderKeys, UrlKeys
 from tests.support.identity import AUDIENCE, ISSUER
 

@@ -24,6 +24,7 @@ from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.location import RECORD
 from cellgate.record.verify.notebooks import check_bundle
+from cellgate.server.doctor import Grade, try_database
 from tests.conftest import StartGateway
 from tests.pure.record.conftest import all_events, journal_at
 from tests.pure.record.recorded import Recorded, image, text
@@ -290,6 +291,27 @@ async def test_a_backup_by_pg_dump_is_a_record(postgres_server: PostgresServer, 
         await store.close()
 
 
+async def test_doctor_tries_the_database(database: str) -> None:
+    def found(url: str) -> tuple[Grade, str]:
+        finding = try_database(url)
+        assert finding.subject == "record"
+        return finding.outcome, finding.found
+
+    outcome, words = found(database)
+    assert outcome is Grade.OK
+    assert "can keep a record, and has none yet" in words
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("CREATE ROLE reader LOGIN")
+        outcome, words = found(f"{database}&user=reader")
+        assert outcome is Grade.PROBLEM
+        assert "may not create a schema" in words
+        db.execute("DROP ROLE reader")
+    await (await PostgresStore.open(RecordAddress.of(database))).close()
+    assert "has a record" in found(database)[1]
+    outcome, words = found("postgresql://cellgate@127.0.0.1:1/cellgate")
+    assert (outcome, "can't be reached" in words) == (Grade.PROBLEM, True)
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
@@ -304,3 +326,6 @@ def test_what_is_for_files_alone_says_what_does_it_in_postgresql(
     record = "--record=postgresql://db/record"
     assert answer in said("record", *words, record, f"--data-dir={tmp_path}", status=2)
     assert "say which database" in said("record", "migrate", f"--data-dir={tmp_path}", status=2)
+    bare = said("record", "migrate", "postgresql://ada:secret@db/record", f"--data-dir={tmp_path}", status=2)
+    assert "takes the database by --record" in bare
+    assert "secret" not in bare

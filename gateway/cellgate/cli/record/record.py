@@ -143,6 +143,12 @@ class RecordApp(BaseApp):
             "migrate": self._migrate,
         }
         copies = {"backup": self._backup, "restore": self._restore}
+        match self.extra_args:
+            case ["migrate", address] if "://" in address:
+                # A password may be in it: the message does not repeat it.
+                raise UsageError(
+                    "migrate takes the database by --record: cellgate record migrate --record URL"
+                )
         name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)
         check_options(self, name)
         self._check_kind(name)

@@ -20,13 +20,13 @@ from traitlets.config import Config
 from cellgate.cli.base import BaseApp, UsageError, switches
 from cellgate.cli.serve.options import aliases_of, is_given, trait_of
 from cellgate.cli.terminal.escaping import printed
-from cellgate.server.settings import FrontSettings, KernelSettings
+from cellgate.server.settings import FrontSettings, KernelSettings, StorageSettings
 from cellgate_kernels.base.settings import ContainerSettings
 
 if TYPE_CHECKING:
     from cellgate.server.doctor import Diagnosis, DoctorPlace
 
-OF_SERVE = ("ip", "port", "image", "runtime", "docker_url")
+OF_SERVE = ("ip", "port", "image", "runtime", "docker_url", "record")
 """Settings of ``serve`` that count here."""
 
 
@@ -37,8 +37,8 @@ class DoctorApp(BaseApp):
     usage = "[options]"
     description = """
         Tries what a gateway needs of this machine: the kernel environment, bubblewrap, the container engine
-        and its image, gVisor, memory, swap, disk, port and clock. Says of each what was found, and what to
-        do if it is not enough. It changes nothing, and needs no running gateway.
+        and its image, gVisor, memory, swap, disk, the database of the record, port and clock. Says of each
+        what was found, and what to do if it is not enough. It changes nothing, and needs no running gateway.
         What the configuration file says of cellgate serve counts here, too.
 
         Exits with 0 if cellgate serve would run here with isolated kernels, and with 1 if not.
@@ -54,6 +54,7 @@ class DoctorApp(BaseApp):
     image = trait_of(ContainerSettings, "image")
     runtime = trait_of(ContainerSettings, "runtime")
     docker_url = trait_of(KernelSettings, "docker_url")
+    record = trait_of(StorageSettings, "record")
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 
     aliases = {  # noqa: RUF012
@@ -73,7 +74,7 @@ class DoctorApp(BaseApp):
         if serving is not None and not (is_given(self, "ip") or is_given(self, "port")):
             where = serving
         container = ContainerSettings(self.image, self.runtime)
-        place = DoctorPlace(self.data_path, *where, self.docker_url, container, where == serving)
+        place = DoctorPlace(self.data_path, *where, self.docker_url, container, where == serving, self.record)
         findings = asyncio.run(self._examine(place))
         if self.json:
             sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(findings)).decode()}\n")

@@ -57,6 +57,22 @@ def reading(address: RecordAddress) -> Iterator[Connection]:
             yield db
 
 
+def describe_database(address: RecordAddress) -> str:
+    """Return a clause about the server and its record, for a gateway that would use it.
+
+    Raises StorageError if none could: also for a user who may not make the tables that are missing.
+    """
+    with command_connection(address) as db:
+        server = f"PostgreSQL {db.info.server_version // 10000}, {address}"
+        if has_tables(db):
+            check_version(db)
+            return f"{server}: has a record"
+        row = db.execute(statements.MAY_MAKE_TABLES).fetchone()
+        if row is None or not row[0]:
+            raise StorageError(f"{server}: there is no record, and the user may not create a schema")
+        return f"{server}: can keep a record, and has none yet"
+
+
 class DatabaseRows(DatabaseOrigins, CheckedRows):
     """The rows of a connection's tables; its transaction must see one moment."""
 

@@ -27,6 +27,7 @@ from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, Lineage, Sessi
 from cellgate.record.store import ancestry, lives
 from cellgate.record.store.ancestry import OriginRows
 from cellgate.record.store.backlog import ROW_COST
+from cellgate.record.store.event_pages import batches_of
 from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Reads, Steps
 from cellgate.record.store.postgresql import statements
 from cellgate.record.store.postgresql.record_connection import (
@@ -387,20 +388,10 @@ class PostgresReads(Reads):
             stop.set()
             await connection.close()
 
-    async def event_batches(
+    def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None
     ) -> AsyncGenerator[list[EventRow], None]:
-        begun = until is not None
-        while until is None or after < until:
-            if not (batch := await self.events(session_id, after=after, until=until)):
-                break
-            begun = True
-            yield batch
-            after = batch[-1].seq
-        else:
-            return
-        if begun and await self.last_event(session_id) is None:
-            raise RecordGone("The record of this session was purged while it was read")
+        return batches_of(self, session_id, after=after, until=until)
 
 
 def _of_events(db: Connection, look: Callable[[lives.Read], T], session_id: int) -> T:

@@ -307,6 +307,7 @@ STATISTICS: Final = (
         JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'cellgate' AND c.relkind = 'r'""",
     ),
 )
+MAY_MAKE_TABLES: Final = "SELECT has_database_privilege(current_database(), 'CREATE')"
 IS_EMPTY: Final = """SELECT NOT EXISTS (SELECT FROM sessions) AND NOT EXISTS (SELECT FROM trail)
     AND NOT EXISTS (SELECT FROM events) AND NOT EXISTS (SELECT FROM purges)"""
 COPY_SESSIONS: Final = f"COPY sessions ({SESSION_COLUMNS}, epoch, bytes) FROM STDIN"

@@ -13,10 +13,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from cellgate.errors import RecordGone
 from cellgate.fairness.turns import Turns
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.store import lives
+from cellgate.record.store.event_pages import batches_of
 from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Reads, Steps
 from cellgate.record.store.sqlite import lineage as ancestry
 from cellgate.record.store.sqlite import schema, upkeep
@@ -132,20 +132,10 @@ class Queries(Reads):
     async def record_size(self, session_id: int) -> int:
         return await self._read_long(lambda db, _: upkeep.record_size(db, session_id))
 
-    async def event_batches(
+    def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None
     ) -> AsyncGenerator[list[EventRow], None]:
-        begun = until is not None
-        while until is None or after < until:
-            if not (batch := await self.events(session_id, after=after, until=until)):
-                break
-            begun = True
-            yield batch
-            after = batch[-1].seq
-        else:
-            return
-        if begun and await self.last_event(session_id) is None:
-            raise RecordGone("The record of this session was purged while it was read")
+        return batches_of(self, session_id, after=after, until=until)
 
 
 def _of_events(db: sqlite3.Connection, look: Callable[[lives.Read], T], session_id: int) -> T:
