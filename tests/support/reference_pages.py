@@ -20,6 +20,7 @@ from traitlets.utils.importstring import import_item
 from cellgate.cli.main import CellgateApp
 from cellgate.cli.serve.serve import ServeApp
 from cellgate.wire.reference import reference as events
+from tests.support import stubs
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = "100"
@@ -112,9 +113,10 @@ PAGES = {"events.md": events, "commands.md": commands, "settings.md": settings}
 
 
 def main() -> None:
-    """Writes the pages."""
+    """Writes the pages, and the stubs of the client's blocking facades."""
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(page())
+    stubs.write()
 
 
 if __name__ == "__main__":

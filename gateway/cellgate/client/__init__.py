@@ -28,6 +28,7 @@ from cellgate.client.errors import (
 )
 from cellgate.client.files import Files
 from cellgate.client.images import Image
+from cellgate.client.sync import SyncFiles, SyncGateway, SyncSession
 from cellgate.client.transport import Trust
 from cellgate.client.values import Alternative, BlocksResult, Exploration, Result
 from cellgate.wire.answers import (
@@ -164,6 +165,9 @@ __all__ = [
     "SessionTree",
     "Started",
     "Stream",
+    "SyncFiles",
+    "SyncGateway",
+    "SyncSession",
     "TreeNode",
     "Trust",
     "UpdateDisplayData",

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import functools
 import inspect
+import os
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
@@ -41,9 +42,12 @@ from cellgate.client.calls import (
 )
 from cellgate.client.errors import ConnectionFailed, GatewayError, InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
+from cellgate.client.other_names import no_attribute
+from cellgate.client.sync import SyncGateway, SyncSession
 from cellgate.client.transport import MOST_RESULT, SYSTEM_TRUST, Server, Trust, lines
 from cellgate.client.values import (
     BlocksResult,
+    EventLines,
     Exploration,
     Pages,
     Result,
@@ -74,6 +78,7 @@ from cellgate.wire.answers import (
 )
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
 from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect
 
 if TYPE_CHECKING:
     from cellgate.client.kernel import KernelQuestions
@@ -97,6 +102,8 @@ class Session(Asynchronous):
     Methods that run something create the session if it has not been used yet; others need its name. Arguments
     that can't be sent are InvalidInput.
     """
+
+    facade = SyncSession
 
     def __init__(
         self,
@@ -145,6 +152,12 @@ class Session(Asynchronous):
         if self._name is None:
             await self.opened()
         return self._path(*more)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what is meant by a name that other products have for a method."""
+            raise AttributeError(no_attribute("session", name), name=name, obj=self)
 
     # What there is of it
 
@@ -229,10 +242,10 @@ class Session(Asynchronous):
 
         `max_text`: cut texts with more characters. By default the gateway cuts what is longer than 100,000,
         and limits the whole answer; 0 is all there is.
-        `on_event` is called with each event while the cell runs. A cell that raises is not an error here:
-        see the result's `status`. A caller that is cancelled, as by `asyncio.wait_for`, interrupts the cell;
-        with `on_cancel` ``continue`` it goes on. A lost connection doesn't interrupt it, unless there is an
-        `on_event`.
+        `on_event` is called with each event while the cell runs, and awaited if it is asynchronous.
+        A cell that raises is not an error here: see the result's `status`. A caller that is cancelled, as by
+        `asyncio.wait_for`, interrupts the cell; with `on_cancel` ``continue`` it goes on. A lost connection
+        doesn't interrupt it, unless there is an `on_event`.
         """
         check_code(code)
         check_on_cancel(on_cancel)
@@ -243,7 +256,9 @@ class Session(Asynchronous):
         async with aclosing(self.stream(code, on_disconnect=on_cancel, **options)) as events:
             async for event in events:
                 execution = event.execution or execution
-                on_event(event)
+                told = on_event(event)
+                if inspect.isawaitable(told):
+                    await told
         return await self.result(str(execution), max_text=max_text)
 
     async def _run(self, body: Mapping[str, Any], on_cancel: str, max_text: int | None) -> Result:
@@ -277,7 +292,7 @@ class Session(Asynchronous):
                 await self.cancel(decode(known, Result).execution)
 
     async def stream(
-        self, code: str, *, on_disconnect: str | None = "interrupt", **options: Unpack[CellKeywords]
+        self, code: str, *, on_disconnect: OnDisconnect | None = "interrupt", **options: Unpack[CellKeywords]
     ) -> AsyncGenerator[Event]:
         """Run a cell; yield its events as they happen, the last one `Finished`. Options as of `run`.
 
@@ -308,7 +323,7 @@ class Session(Asynchronous):
         *,
         timeout: float | None = None,
         max_text: int | None = None,
-        on_disconnect: str | None = None,
+        on_disconnect: OnDisconnect | None = None,
     ) -> BlocksResult:
         """Run a Markdown text's fenced blocks, or pairs of language and code, in order until one fails.
 
@@ -350,13 +365,23 @@ class Session(Asynchronous):
         """Send a line to a cell that is waiting for input (the event `InputRequest`)."""
         await self._calls.call("POST", self._path("executions", execution, "input"), {"value": value})
 
-    async def events(self, *, after: int = 0) -> AsyncGenerator[Event]:
+    async def events(self, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Event]:
         """Yield its events after the one with the `seq` `after`: those so far, then live ones to its end.
 
-        A lost connection is resumed where it broke off, so each event comes exactly once, in order. Use
-        `contextlib.aclosing` to leave the iteration early.
+        Without `follow` only those so far. A lost connection is resumed where it broke off, so each event
+        comes exactly once, in order. Use `contextlib.aclosing` to leave the iteration early.
         """
         path = self._path("events")
+        if not follow:
+            pages = Pages(after)
+            while pages.after is not None:
+                answer = await self._calls.call("GET", f"{path}?after={pages.after}", most=MOST_RESULT)
+                page = decode(answer, EventLines)
+                for line in page.events:
+                    if (found := parse_event(bytes(line))) is not None:
+                        yield found
+                pages.turn(page.next)
+            return
         failures = 0
         while True:
             try:
@@ -446,7 +471,7 @@ class Session(Asynchronous):
         self,
         name: str | None = None,
         *,
-        workspace: str = "copy",
+        workspace: BranchWorkspace = "copy",
         seed: int | None = None,
         anyway: bool = False,
         keep: bool | None = None,
@@ -470,7 +495,7 @@ class Session(Asynchronous):
         self,
         branch: str | None = None,
         *,
-        workspace: str = "copy",
+        workspace: BranchWorkspace = "copy",
         seed: int | None = None,
         anyway: bool = False,
     ) -> SessionModel:
@@ -490,7 +515,7 @@ class Session(Asynchronous):
         self,
         cells: Sequence[str],
         *,
-        keep: str = "none",
+        keep: KeptBranches = "none",
         timeout: float | None = None,
         anyway: bool = False,
         max_text: int | None = None,
@@ -504,6 +529,8 @@ class Session(Asynchronous):
 
         Branches that stay end with this session, as those of `branch` without a name.
         """
+        if isinstance(cells, str):
+            raise TypeError("cells must be a list of codes, one for each alternative, not str")
         body = given(cells=list(cells), timeout=timeout) | {"keep": keep, "anyway": anyway}
         path = await self._own_path("explore") + _cut_at(max_text)
         key = uuid.uuid4().hex
@@ -726,12 +753,42 @@ class Gateway(Asynchronous):
     Methods whose first argument is a session's name are those of `Session`, for a session that there is.
 
     An https gateway's certificate must be one that the system trusts, or match `trust`.
+
+    Without a `url` it is the one in CELLGATE_URL, or http://127.0.0.1:8888, and the token is by default the
+    one in CELLGATE_TOKEN. White space around a token is none of it.
     """
 
+    facade = SyncGateway
+
     def __init__(
-        self, url: str, token: str | None = None, *, attempts: int = 3, trust: Trust = SYSTEM_TRUST
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        attempts: int = 3,
+        trust: Trust = SYSTEM_TRUST,
     ) -> None:
-        self._calls = Calls(Server(url, token, trust), attempts)
+        if url is None:
+            # Not with an address of the program's own: the token in the environment may be for another one.
+            token = token or os.environ.get("CELLGATE_TOKEN")
+            url = os.environ.get("CELLGATE_URL") or "http://127.0.0.1:8888"
+        self._calls = Calls(Server(url, token and token.strip(), trust), attempts)
+
+    @classmethod
+    def sync(
+        cls,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        attempts: int = 3,
+        trust: Trust = SYSTEM_TRUST,
+    ) -> SyncGateway:
+        """Return a gateway whose methods block, for code without ``await``.
+
+        `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too.
+        """
+        made: SyncGateway = super().sync(url, token, attempts=attempts, trust=trust)
+        return made
 
     async def __aenter__(self) -> Self:
         return self
@@ -743,6 +800,12 @@ class Gateway(Asynchronous):
 
     def __repr__(self) -> str:
         return f"Gateway({self._calls.url!r})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what is meant by a name that other products have for a method."""
+            raise AttributeError(no_attribute("gateway", name), name=name, obj=self)
 
     async def info(self) -> GatewayInfo:
         """Return the gateway's version, isolation and ceilings."""
@@ -761,7 +824,7 @@ class Gateway(Asynchronous):
         code: str,
         *,
         kernel: str | None = None,
-        language: str | None = None,
+        language: LanguageName | None = None,
         max_text: int | None = None,
     ) -> Result:
         """Run a cell in a fresh kernel, which is discarded afterwards. `max_text` as of `execute`."""
@@ -892,14 +955,19 @@ class Gateway(Asynchronous):
     open_port = _by_name(Session.open_port)
 
     def stream_execute(
-        self, session: str, code: str, *, on_disconnect: str | None = None, **options: Unpack[CellKeywords]
+        self,
+        session: str,
+        code: str,
+        *,
+        on_disconnect: OnDisconnect | None = None,
+        **options: Unpack[CellKeywords],
     ) -> AsyncGenerator[Event]:
         """Run a cell; see `Session.stream`. Without `on_disconnect` it goes on when the iteration is left."""
         return self._named(session).stream(code, on_disconnect=on_disconnect, **options)
 
-    def events(self, session: str, *, after: int = 0) -> AsyncGenerator[Event]:
+    def events(self, session: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Event]:
         """Yield the session's events, those so far and then live ones to its end; see `Session.events`."""
-        return self._named(session).events(after=after)
+        return self._named(session).events(after=after, follow=follow)
 
     def executions(self, session: str, *, newest: bool = False) -> AsyncGenerator[ExecutionModel]:
         """Yield the session's executions, oldest first unless `newest` is set; see `Session.executions`."""

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -22,19 +22,7 @@ _CLOSE_TIMEOUT = 10.0
 _END: Any = object()
 
 
-class Asynchronous:
-    """Base of objects that can have a blocking facade."""
-
-    @classmethod
-    def sync(cls, *arguments: Any, **options: Any) -> Any:
-        """Return the blocking facade of a new object; its methods are this class's, without ``await``.
-
-        `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too.
-        """
-        return Blocking(cls(*arguments, **options), _Loop(), owner=True)
-
-
-class _Loop:
+class EventLoopThread:
     """An event loop in its own thread."""
 
     def __init__(self) -> None:
@@ -97,10 +85,9 @@ async def _cancel_all() -> None:
 class Blocking:
     """The facade of one object. Any thread may use it."""
 
-    def __init__(self, target: Any, loop: _Loop, *, owner: bool = False) -> None:
+    def __init__(self, target: Any, loop: EventLoopThread) -> None:
         self._target = target
         self._loop = loop
-        self._owner = owner
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -120,19 +107,11 @@ class Blocking:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._loop.run(self._target.__aexit__(kind, error, trace))
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Stop the thread, if this object owns it."""
-        if self._owner:
-            self._loop.close()
+        self._loop.run(self._target.__aexit__(kind, error, trace))
 
     def _face(self, value: Any) -> Any:
         if isinstance(value, Asynchronous):
-            return Blocking(value, self._loop)
+            return value.facade(value, self._loop)
         if inspect.isasyncgen(value):
             return self._iterate(value)
         if inspect.isawaitable(value):
@@ -157,3 +136,58 @@ class Blocking:
                 yield self._face(item)
         finally:
             self._loop.finish(items)
+
+
+class Owning(Blocking):
+    """The facade of an object that is used by itself: it may have the thread of its own."""
+
+    _owner = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop the thread; nothing can be called afterwards."""
+        if self._owner:
+            self._loop.close()
+
+
+class Asynchronous:
+    """Base of objects that can have a blocking facade."""
+
+    facade: ClassVar[Any] = Owning
+    """The class of the facade."""
+
+    @classmethod
+    def sync(cls, *arguments: Any, **options: Any) -> Any:
+        """Return the blocking facade of a new object; its methods are this class's, without ``await``.
+
+        `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too. If
+        an argument is a facade, the new one runs in that one's thread.
+        """
+        shared = next((each._loop for each in arguments if isinstance(each, Blocking)), None)
+        facade = cls.facade(cls(*map(behind, arguments), **options), shared or EventLoopThread())
+        facade._owner = shared is None
+        return facade
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            """Say how it is used. Raises TypeError."""
+            name = type(self).__name__
+            raise TypeError(
+                f"A {name} is for `async with`; for `with`, make a blocking one by {name}.sync(...)"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            """Do nothing: nothing was entered."""
+
+
+def behind(value: T) -> T:
+    """Return the object behind a blocking facade; any other value as it is."""
+    return value._target if isinstance(value, Blocking) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncGenerator, Sequence
 from http import HTTPStatus
@@ -13,24 +14,32 @@ from urllib.parse import quote, urlencode
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
 from cellgate.client.errors import GatewayError, InvalidInput
+from cellgate.client.sync import SyncFiles
 from cellgate.client.transport import MOST_FILE, MOST_RESULT, RequestBody
 from cellgate.client.values import Pages, decode
 from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
+from cellgate.wire.paths import in_workspace
 
 _CHUNK = 1024 * 1024
 _PAGE = 1000
 
 
 class Files(Asynchronous):
-    """The workspace of one session. Paths are relative to it. Methods raise GatewayError."""
+    """The workspace of one session. Methods raise GatewayError.
+
+    Paths are relative to the workspace, or begin as cells name it: ``./a`` and ``/workspace/a`` are ``a``.
+    """
+
+    facade = SyncFiles
 
     def __init__(self, calls: Calls, session: str) -> None:
         self._calls = calls
         self._session = session
 
     def _path(self, path: str) -> str:
-        # Slashes separate; everything else, dots included, is left to the gateway.
-        return f"{session_path(self._session, 'files')}/{quote(path, safe='/~')}"
+        # Slashes separate; everything else, dots included, is left to the gateway. A path with two slashes
+        # would be another one behind a proxy that merges them.
+        return f"{session_path(self._session, 'files')}/{quote(in_workspace(path), safe='/~')}"
 
     async def list(self, *, folders: bool = False) -> AsyncGenerator[FileModel]:
         """Yield all files, by path; with `folders`, these too, each with a slash at its path's end."""
@@ -45,19 +54,30 @@ class Files(Asynchronous):
             pages.turn(page.next)
 
     async def put(
-        self, path: str, source: bytes | str | Path, progress: Progress | None = None
+        self, path: str, source: bytes | str | Path | BinaryIO, progress: Progress | None = None
     ) -> FileChange:
-        """Write `source` to the file: bytes, text, or the content of the file at a Path (may raise OSError).
+        """Write `source` to the file: bytes, text, the content of the file at a Path, or of an open one.
 
-        An existing file is replaced; missing folders are created.
+        An existing file is replaced; missing folders are created. An open file is read from where it is; it
+        must be open for bytes. Raises OSError if the source can't be read, TypeError for anything else.
         """
+        progress = progress or ignore_progress
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as file:
-                length = os.fstat(file.fileno()).st_size
-                body = RequestBody(length, _read(file, length, progress or ignore_progress))
-                return decode(await self._calls.upload(self._path(path), body), FileChange)
-        data = bytes(source, "utf-8") if isinstance(source, str) else source
-        body = RequestBody(len(data), _pieces(data, progress or ignore_progress))
+                return await self._put(path, _of_file(file, progress))
+        if isinstance(source, (str, bytes, bytearray, memoryview)):
+            data = bytes(source, "utf-8") if isinstance(source, str) else bytes(source)
+            return await self._put(path, RequestBody(len(data), _pieces(data, progress)))
+        if not hasattr(source, "read"):
+            raise TypeError(f"source must be bytes, str, a Path or an open file, not {type(source).__name__}")
+        if isinstance(source, io.TextIOBase):
+            raise TypeError('source is a file that is open for text: open it with "rb"')
+        if source.seekable():
+            return await self._put(path, _of_file(source, progress))
+        data = await asyncio.to_thread(source.read)
+        return await self._put(path, RequestBody(len(data), _pieces(data, progress)))
+
+    async def _put(self, path: str, body: RequestBody) -> FileChange:
         return decode(await self._calls.upload(self._path(path), body), FileChange)
 
     async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -93,6 +113,14 @@ class Files(Asynchronous):
         await self._calls.call("DELETE", self._path(path))
 
 
+def _of_file(file: BinaryIO, progress: Progress) -> RequestBody:
+    """Return the rest of an open file as a body."""
+    begin = file.tell()
+    length = file.seek(0, os.SEEK_END) - begin
+    file.seek(begin)
+    return RequestBody(length, _read(file, length, progress))
+
+
 async def _pieces(data: bytes, progress: Progress) -> AsyncGenerator[bytes]:
     for start in range(0, len(data), _CHUNK):
         yield data[start : start + _CHUNK]
@@ -104,7 +132,8 @@ async def _read(file: BinaryIO, length: int, progress: Progress) -> AsyncGenerat
     while done < length:
         chunk = await asyncio.to_thread(file.read, min(_CHUNK, length - done))
         if not chunk:
-            raise InvalidInput(f"{file.name} became shorter while it was read")
+            name = getattr(file, "name", "The file")
+            raise InvalidInput(f"{name} became shorter while it was read")
         yield chunk
         done += len(chunk)
         progress(done, length)

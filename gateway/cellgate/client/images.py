@@ -25,6 +25,11 @@ class Image:
     def __repr__(self) -> str:
         return f"Image({self.type!r}, {len(self.data)} bytes)"
 
+    @property
+    def base64(self) -> str:
+        """The content in base64, as APIs of models and pages take it."""
+        return base64.b64encode(self.data).decode()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the image to a file, replacing an existing one. Raises OSError."""
         Path(path).write_bytes(self.data)

@@ -7,6 +7,7 @@ defaults. Pure; ``api`` receives the bytes.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
 from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from cellgate.client.tables import to_frame
 from cellgate.wire import answers
 from cellgate.wire.events import BY_TYPE, Event
 from cellgate.wire.problems import StreamProblem
+from cellgate.wire.words import Cause, Status
 
 T = TypeVar("T")
 MOST_PAGES: Final = 10_000
@@ -44,6 +46,9 @@ class Result(answers.Result, frozen=True, kw_only=True):
 
     `status` is ok, error, timeout, interrupted, died or cancelled; `cause` may say more.
     """
+
+    status: Status = ""
+    cause: Cause | None = None
 
     def __repr__(self) -> str:
         parts = [f"status={self.status!r}"]
@@ -81,6 +86,15 @@ class Result(answers.Result, frozen=True, kw_only=True):
         Raises ValueError for one that is no table.
         """
         return [to_frame(table) for table in self.tables]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as the gateway's answer had it, of values that JSON has."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    def to_json(self) -> str:
+        """Return the result as JSON, as `to_dict` has it."""
+        return msgspec.json.encode(self).decode()
 
     @property
     def ok(self) -> bool:
@@ -120,9 +134,18 @@ class Alternative(answers.Alternative, Result, frozen=True, kw_only=True):
 
 
 class Exploration(answers.Exploration, frozen=True, kw_only=True):
-    """What came of alternatives, in the order given."""
+    """The results of alternatives, in the order given: a sequence of them."""
 
     results: list[Alternative] = []  # type: ignore[assignment]  # with the client's additions
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Alternative]:
+        return iter(self.results)
+
+    def __getitem__(self, place: int) -> Alternative:
+        return self.results[place]
 
     def __repr__(self) -> str:
         return f"Exploration({', '.join(each.status for each in self.results)})"
@@ -139,6 +162,13 @@ class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         output = _short(self.output)
         return f"BlocksResult(exit_code={self.exit_code}, blocks={len(self.blocks)}, output={output})"
+
+
+class EventLines(msgspec.Struct):
+    """A page of events, each as an NDJSON answer would have it."""
+
+    events: list[msgspec.Raw]
+    next: int | None = None
 
 
 class _Line(msgspec.Struct):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from urllib.parse import unquote
 
 from cellgate.doors.azure_answers import file_list, is_newer, new_cell, new_file, old_cell, shell_answer
-from cellgate.doors.base import Asked, DoorAccess, DoorHandler, in_workspace
+from cellgate.doors.base import Asked, DoorAccess, DoorHandler
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.tree import Parts, parse_path
@@ -28,6 +28,7 @@ from cellgate.record.events import now
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileModel, FilePage
 from cellgate.wire.models import ExecuteBody, LimitsBody, ProcessBody, SessionBody
+from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES

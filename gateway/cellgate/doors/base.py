@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 MOST_FILES = 200
 """The most files in a request. Each has an event in the record."""
-HOMES = ("/home/user/", "/mnt/data/", "/workspace/")
-"""Names of the workspace in the code of models that write for other systems."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -178,12 +176,6 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 def is_hidden(path: str) -> bool:
     """Return whether a file is not worth listing: it, or a folder above it, is hidden or Python's own."""
     return any(part.startswith(".") or part == "__pycache__" for part in path.split("/"))
-
-
-def in_workspace(name: str) -> str:
-    """Return the path in the workspace that a file's name means: it may begin with one of `HOMES`."""
-    home = next((home for home in HOMES if name.startswith(home)), "")
-    return name.removeprefix(home)
 
 
 def _result(builder: ResultBuilder) -> Result:

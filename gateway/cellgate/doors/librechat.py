@@ -18,16 +18,7 @@ import re
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from cellgate.doors.base import (
-    MOST_FILES,
-    Asked,
-    DoorAccess,
-    DoorHandler,
-    Script,
-    complaints,
-    in_workspace,
-    is_hidden,
-)
+from cellgate.doors.base import MOST_FILES, Asked, DoorAccess, DoorHandler, Script, complaints, is_hidden
 from cellgate.errors import Forbidden, NotFound, status_of
 from cellgate.files.listing import file_model
 from cellgate.files.tree import Parts, parse_path
@@ -41,6 +32,7 @@ from cellgate.identity.principal import Ask, Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileModel, Result
 from cellgate.wire.models import SessionBody
+from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 

@@ -11,11 +11,12 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from cellgate.doors.base import Asked, DoorHandler, Ran, Script, in_workspace, is_hidden, printed
+from cellgate.doors.base import Asked, DoorHandler, Ran, Script, is_hidden, printed
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import FileChange, Result
+from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from cellgate.errors import Conflict, FileHeld, NotFound, not_written
+from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.regular import open_at_once
@@ -45,20 +46,26 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parse_path(text: str) -> Parts:
-    """Return the names of a relative path. Raises InvalidInput for anything that could lead outside."""
+    """Return the names of a path in the workspace, which may begin with a name of it, such as /workspace.
+
+    Raises InvalidInput for anything that could lead outside, and for the workspace itself.
+    """
     # A name in JSON may have millions of slashes: its length is checked before it is split.
     fits = len(text) <= MAX_PATH
     try:
         fits = fits and len(text.encode()) <= MAX_PATH
     except UnicodeEncodeError as error:
         raise InvalidInput("A path is UTF-8") from error
-    parts = tuple(text.split("/")) if fits else ()
+    parts = tuple(in_workspace(text).split("/")) if fits else ()
     if not fits or any(len(os.fsencode(name)) > MAX_NAME for name in parts):
         raise InvalidInput(f"A path has at most {MAX_PATH} bytes, each of its names at most {MAX_NAME}")
     if len(parts) > MAX_DEPTH:
         raise InvalidInput(f"A path has at most {MAX_DEPTH} names")
     if "\0" in text or any(name in {"", ".", ".."} for name in parts):
-        raise InvalidInput("A path is relative to the workspace, without '.', '..', empty names or NUL")
+        raise InvalidInput(
+            "A path is relative to the workspace, or begins with /workspace/;"
+            " it has no '..', empty name or NUL"
+        )
     return parts
 
 

@@ -15,7 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 
 from cellgate.client import GatewayError, RequestRefused, Session
+from cellgate.client.blocking import behind
 from cellgate.execution.answer_size import shorten
+from cellgate.integrations.tools import AnySession
 
 try:
     from ag2.tools.code import CodeLanguage, CodeRunResult
@@ -34,8 +36,8 @@ _FAILED = 1
 class CellgateSandbox(SandboxBase):  # type: ignore[misc]  # has no type without ag2
     """Programs beside the session's kernel; whoever made the session ends it."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: AnySession) -> None:
+        self._session: Session = behind(session)
 
     @property
     def workdir(self) -> PurePosixPath:
@@ -84,8 +86,8 @@ class CellgateSandbox(SandboxBase):  # type: ignore[misc]  # has no type without
 class CellgateCode:
     """Code as cells of the session, whose variables stay; the protocol is AG2's `CodeEnvironment`."""
 
-    def __init__(self, session: Session, *, timeout: float | None = None) -> None:
-        self._session = session
+    def __init__(self, session: AnySession, *, timeout: float | None = None) -> None:
+        self._session: Session = behind(session)
         self._timeout = timeout
 
     @property

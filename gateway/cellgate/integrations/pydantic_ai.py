@@ -13,9 +13,8 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from cellgate.client import Session
 from cellgate.integrations.definitions import Definition
-from cellgate.integrations.tools import Picture, SessionTools, ToolAnswer, chosen
+from cellgate.integrations.tools import AnySession, Picture, SessionTools, ToolAnswer, chosen
 
 try:
     from pydantic_ai import BinaryContent, Tool
@@ -34,7 +33,7 @@ class CellgateToolset(FunctionToolset[Any]):  # type: ignore[misc]  # has no typ
     the model is told of.
     """
 
-    def __init__(self, session: Session, names: Iterable[str] | None = None) -> None:
+    def __init__(self, session: AnySession, names: Iterable[str] | None = None) -> None:
         self.session_tools = SessionTools(session)
         super().__init__([self._tool(definition) for definition in chosen(names)])
 

@@ -18,9 +18,10 @@ from typing import Any
 import PIL.Image
 
 from cellgate.client import Result, Session
-from cellgate.client.blocking import Asynchronous
+from cellgate.client.blocking import Asynchronous, behind
 from cellgate.client.images import ENCODED, images_in
 from cellgate.execution.answer_size import shorten
+from cellgate.integrations.tools import AnySession
 from cellgate_kernels.codec.telling import tell
 
 try:
@@ -47,8 +48,8 @@ print("\\n".join(
 class _Cells(Asynchronous):
     """What the executor asks of its session, for a blocking facade."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: AnySession) -> None:
+        self._session: Session = behind(session)
 
     async def run(self, code: str) -> Result:
         return await self._session.run(code, max_text=0)
@@ -68,7 +69,11 @@ class CellgateExecutor(RemotePythonExecutor):  # type: ignore[misc]  # has no ty
     """
 
     def __init__(
-        self, session: Session, *, additional_imports: Sequence[str] = (), logger: AgentLogger | None = None
+        self,
+        session: AnySession,
+        *,
+        additional_imports: Sequence[str] = (),
+        logger: AgentLogger | None = None,
     ) -> None:
         self._cells = _Cells.sync(session)
         self._over = False

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from cellgate.client import Session
 from cellgate.client.blocking import Asynchronous
 from cellgate.integrations.definitions import Definition
-from cellgate.integrations.tools import SessionTools, ToolAnswer, chosen
+from cellgate.integrations.tools import AnySession, SessionTools, ToolAnswer, chosen
 
 
 class _Shared(Asynchronous):
@@ -40,7 +39,7 @@ class Toolkit(ABC):
     As a context manager it ends the session. Raises InvalidInput for a name of none.
     """
 
-    def __init__(self, session: Session, names: Iterable[str] | None = None) -> None:
+    def __init__(self, session: AnySession, names: Iterable[str] | None = None) -> None:
         self.session_tools = SessionTools(session)
         self.tools = [self.tool(definition) for definition in chosen(names)]
 

@@ -15,17 +15,18 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import msgspec
 from msgspec import UnsetType
 
-from cellgate.client import InvalidInput, ProcessModel, Result, Rollback, Session, SessionModel
-from cellgate.client.blocking import Asynchronous
+from cellgate.client import InvalidInput, ProcessModel, Result, Rollback, Session, SessionModel, SyncSession
+from cellgate.client.blocking import Asynchronous, behind
 from cellgate.client.images import ENCODED
 from cellgate.execution.answer_size import shorten
 from cellgate.integrations import definitions
 from cellgate.integrations.definitions import Definition, define
+from cellgate.integrations.sync import SyncSessionTools
 from cellgate_kernels.base.errors import CellgateError, nearest
 
 MAX_TEXT: Final = 8000
@@ -57,6 +58,9 @@ class Picture:
     data: str
 
 
+AnySession = Session | SyncSession
+"""A session of the asynchronous client, or of the blocking one."""
+
 Content = list[str | Picture]
 """What a tool returns: texts and pictures, in their order."""
 
@@ -83,15 +87,22 @@ class SessionTools(Asynchronous):
     """The tools. The session is created when one is first used; as a context manager they end it.
 
     `max_text`: how many characters of one text are shown. Methods raise GatewayError; `answer` tells of it
-    instead. ``SessionTools.sync(...)`` makes tools whose methods block.
+    instead. ``SessionTools.sync(...)`` makes tools whose methods block. The session may be a blocking one.
     """
 
-    def __init__(self, session: Session, *, max_text: int = MAX_TEXT) -> None:
-        self._session = session
+    facade = SyncSessionTools
+
+    def __init__(self, session: AnySession, *, max_text: int = MAX_TEXT) -> None:
+        self._session: Session = behind(session)
         self._max_text = max_text
         self._branches: dict[str, Session] = {}
         # The branches of alternatives, which have ended: there is only their output to read.
         self._tried: deque[str] = deque(maxlen=_MOST_TRIED)
+
+    @classmethod
+    def sync(cls, session: AnySession, *, max_text: int = MAX_TEXT) -> SyncSessionTools:
+        """Return tools whose methods block, for code without ``await``; `close` them, or use ``with``."""
+        return cast(SyncSessionTools, super().sync(session, max_text=max_text))
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()

@@ -11,6 +11,7 @@ from cellgate.execution.checks import check_env, check_text
 from cellgate.execution.limits import check_seconds
 from cellgate.files.tree import parse_path
 from cellgate.wire.models import ProcessBody, ProcessInputBody
+from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.keeper.programs import ProgramSpec
 
@@ -65,7 +66,8 @@ def check_process(body: ProcessBody, *, waits: bool) -> ProcessRequest:
     for argument in body.argv:
         check_text(argument, "argv", MOST_ARGUMENT_BYTES)
     # Outside of a sandbox, too, a program starts in the workspace.
-    folder = "/".join(parse_path(body.cwd)) if body.cwd not in {None, "", "."} else ""
+    given = in_workspace(body.cwd or "")
+    folder = "/".join(parse_path(given)) if given else ""
     return ProcessRequest(
         argv=tuple(body.argv),
         env=check_env(body.env),

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from cellgate.wire.base import Value, say
+from cellgate.wire.words import Cause, Status
 
 E = TypeVar("E", bound="Event")
 
@@ -319,8 +320,10 @@ class Finished(Event, frozen=True, kw_only=True):
     """The execution has ended. The fields are those of a result, without the outputs."""
 
     type: Literal["finished"] = "finished"
-    status: Annotated[str, say("One of `ok`, `error`, `timeout`, `interrupted`, `died`, `cancelled`.")] = ""
-    cause: Annotated[str | None, say("The reason as a stable word; null if the status says it all.")] = None
+    status: Annotated[Status, say("One of `ok`, `error`, `timeout`, `interrupted`, `died`, `cancelled`.")] = (
+        ""
+    )
+    cause: Annotated[Cause | None, say("The reason as a stable word; null if the status says it all.")] = None
     execution_count: ExecutionCount = None
     error: Annotated[
         ErrorInfo | None,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import Meta
 
 from cellgate.wire.base import Body, say
+from cellgate.wire.words import CheckpointMode, LanguageName, MissingPackages, NetworkAccess
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -266,9 +267,21 @@ class CellKeywords(TypedDict, total=False):
     stdin: str | list[str] | None
     silent: bool | None
     env: dict[str, str] | None
-    language: str | None
+    language: LanguageName | None
     tables: int | None
-    packages: str | None
+    packages: MissingPackages | None
+
+
+class LimitsKeywords(TypedDict, total=False):
+    """`LimitsBody` as a dictionary."""
+
+    memory: str | int | None
+    cpus: float | None
+    pids: int | None
+    disk: str | int | None
+    cell_timeout: float | None
+    idle_timeout: float | None
+    lifetime: float | None
 
 
 class SessionKeywords(TypedDict, total=False):
@@ -281,13 +294,13 @@ class SessionKeywords(TypedDict, total=False):
     """
 
     kernel: str | None
-    language: str | None
+    language: LanguageName | None
     env: Mapping[str, str] | None
-    limits: Mapping[str, Any] | None
-    network: str | None
+    limits: LimitsKeywords | None
+    network: NetworkAccess | None
     metadata: Mapping[str, Any] | None
     secrets: Sequence[str] | None
-    checkpoint: str | None
+    checkpoint: CheckpointMode | None
     workspace_of: str | None
 
 

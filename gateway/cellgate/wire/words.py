@@ -1,0 +1,57 @@
+"""The fixed words of requests and answers, for editors and type checkers; at runtime each is any text.
+
+A client must be able to read the words of a newer gateway, and a gateway alone says which ones it accepts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    Status = Literal[
+        "", "queued", "running", "ok", "error", "timeout", "interrupted", "died", "cancelled"
+    ]  # empty: not told
+    Cause = Literal[
+        "cancelled",
+        "cell_timeout",
+        "chosen",
+        "client_disconnected",
+        "deleted",
+        "disk_full",
+        "engine_lost",
+        "explored",
+        "fenced",
+        "gateway_restart",
+        "gateway_shutdown",
+        "idle_timeout",
+        "internal_error",
+        "interrupt_requested",
+        "kernel_died",
+        "kernel_exit",
+        "kernel_replaced",
+        "kernel_restarted",
+        "kernel_start_failed",
+        "lifetime",
+        "no_kernel",
+        "node_lost",
+        "out_of_memory",
+        "pids_limit",
+        "pool_exhausted",
+        "rolled_back",
+        "running_quota",
+        "storage_full",
+        "user_disabled",
+        "user_removed",
+    ]
+    LanguageName = Literal[
+        "python", "python3", "py", "bash", "sh", "shell", "javascript", "js", "typescript", "ts"
+    ]
+    MissingPackages = Literal["auto", "temporary"]
+    NetworkAccess = Literal["none", "allow"]
+    CheckpointMode = Literal["none", "auto"]
+    BranchWorkspace = Literal["copy", "shared"]
+    KeptBranches = Literal["none", "first_ok", "all"]
+    OnDisconnect = Literal["continue", "interrupt"]
+else:
+    Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
+    BranchWorkspace = KeptBranches = OnDisconnect = str
