@@ -65,17 +65,7 @@ class Files(Asynchronous):
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as file:
                 return await self._put(path, _of_file(file, progress))
-        if isinstance(source, (str, bytes, bytearray, memoryview)):
-            data = bytes(source, "utf-8") if isinstance(source, str) else bytes(source)
-            return await self._put(path, RequestBody(len(data), _pieces(data, progress)))
-        if not hasattr(source, "read"):
-            raise TypeError(f"source must be bytes, str, a Path or an open file, not {type(source).__name__}")
-        if isinstance(source, io.TextIOBase):
-            raise TypeError('source is a file that is open for text: open it with "rb"')
-        if source.seekable():
-            return await self._put(path, _of_file(source, progress))
-        data = await asyncio.to_thread(source.read)
-        return await self._put(path, RequestBody(len(data), _pieces(data, progress)))
+        return await self._put(path, await _body_of(source, progress))
 
     async def _put(self, path: str, body: RequestBody) -> FileChange:
         return decode(await self._calls.upload(self._path(path), body), FileChange)
@@ -111,6 +101,23 @@ class Files(Asynchronous):
     async def remove(self, path: str) -> None:
         """Remove a file or an empty folder."""
         await self._calls.call("DELETE", self._path(path))
+
+
+async def _body_of(source: bytes | str | BinaryIO, progress: Progress) -> RequestBody:
+    """Return bytes, a text or the rest of an open file as a body. Raises TypeError for anything else."""
+    if isinstance(source, io.TextIOBase):
+        raise TypeError('source is a file that is open for text: open it with "rb"')
+    if isinstance(source, str):
+        data = source.encode()
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        data = bytes(source)
+    elif not hasattr(source, "read"):
+        raise TypeError(f"source must be bytes, str, a Path or an open file, not {type(source).__name__}")
+    elif source.seekable():
+        return _of_file(source, progress)
+    else:
+        data = await asyncio.to_thread(source.read)
+    return RequestBody(len(data), _pieces(data, progress))
 
 
 def _of_file(file: BinaryIO, progress: Progress) -> RequestBody:
