@@ -54,6 +54,8 @@ COMPLETING = "_ARGCOMPLETE"
 _VERY_MUCH = 0.7
 """How like an option a mistyped one has to be (difflib's ratio): two swapped letters of five are 0.8."""
 _MOST_OF_A_LETTER = 2
+_PLACES = frozenset({"data_dir", "record", "url"})
+"""Settings that say where something is, whose defaults are other places."""
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -372,7 +374,7 @@ class BaseApp(Application):
         """Check the command line; overridden by commands that accept less. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
-        """Refuse invalid and empty values, and unknown ``--Class.trait``, which traitlets would ignore."""
+        """Refuse invalid values, empty places, and unknown ``--Class.trait``, which traitlets ignores."""
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
         for class_name, name, value in settings_of(config):
             cls = classes.get(class_name)
@@ -380,8 +382,8 @@ class BaseApp(Application):
             if name not in known:
                 hint = did_you_mean(name, list(known)) if cls else did_you_mean(class_name, list(classes))
                 raise UsageError(f"there is no setting --{class_name}.{name}{self._replaced(name) or hint}")
-            if value == "" and type(known[name]) is Unicode:
-                # Most likely a variable of the shell that is not set; the default may do something else.
+            if name in _PLACES and value == "":
+                # Most likely an unset variable of the shell; the default is another place.
                 raise UsageError(
                     f"{self.option(name, class_name)} is empty: give it a value, or leave it out"
                 )

@@ -110,11 +110,12 @@ def test_an_option_says_what_is_wrong(word: str, line: str, capfd: pytest.Captur
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_empty_text_is_not_taken_for_the_default() -> None:
+def test_an_empty_place_is_not_taken_for_the_default() -> None:
     """An unset variable of the shell leaves one; an empty variable of the environment counts as absent."""
-    assert said("--DemoApp.title=") == "--DemoApp.title is empty: give it a value, or leave it out"
-    assert said("--DemoApp.title", "") == "--DemoApp.title is empty: give it a value, or leave it out"
-    assert demo(CELLGATE__DemoApp__title="").title == ""
+    assert said("--data-dir=") == "--data-dir is empty: give it a value, or leave it out"
+    assert said("--data-dir", "") == "--data-dir is empty: give it a value, or leave it out"
+    assert demo(CELLGATE_DATA_DIR="").data_dir == demo().data_dir
+    assert demo("--DemoApp.title=").title == ""
 
 
 def test_an_option_that_is_given_twice_says_so() -> None:
