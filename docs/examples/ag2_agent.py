@@ -8,6 +8,7 @@ It needs cellgate[ag2] and, for the model, ag2[openai].
 import asyncio
 import os
 import sys
+from typing import Any
 
 from ag2 import Agent
 from ag2.tools import SandboxCodeTool, SandboxShellTool
@@ -17,7 +18,7 @@ from cellgate import Gateway
 from cellgate.integrations.ag2 import CellgateCode, CellgateSandbox
 
 
-async def ask(question, config, gateway):
+async def ask(question: str, config: Any, gateway: Gateway) -> Any:
     """The agent's answer. The session ends with the block."""
     async with gateway.session() as session:
         code = SandboxCodeTool(CellgateCode(session))

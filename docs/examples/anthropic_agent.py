@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import urllib.request
+from typing import Any
 
 from cellgate import Gateway
 from cellgate.integrations.anthropic import AnthropicTools
@@ -17,7 +18,7 @@ URL = os.environ.get("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
 MOST_TURNS = 20
 
 
-def ask(messages: list, tools: list) -> dict:
+def ask(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
     """The model's next message."""
     body = {"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 4000, "messages": messages, "tools": tools}
     headers = {
@@ -27,13 +28,14 @@ def ask(messages: list, tools: list) -> dict:
     }
     request = urllib.request.Request(f"{URL}/v1/messages", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=300) as answer:
-        return json.load(answer)
+        reply: dict[str, Any] = json.load(answer)
+    return reply
 
 
 def main() -> None:
     """Ask, run what the model calls, ask again, until it calls nothing more."""
     gateway = Gateway(os.environ.get("CELLGATE_URL", "http://127.0.0.1:8888"), os.environ["CELLGATE_TOKEN"])
-    messages = [{"role": "user", "content": sys.argv[1]}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": sys.argv[1]}]
     with AnthropicTools.sync(gateway.session(checkpoint="auto")) as tools:
         for _ in range(MOST_TURNS):
             reply = ask(messages, tools.schemas)

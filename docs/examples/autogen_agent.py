@@ -8,13 +8,14 @@ It needs cellgate[autogen], autogen-agentchat and, for the model, autogen-ext[op
 import asyncio
 import os
 import sys
+from typing import Any
 
 from autogen_agentchat.agents import CodeExecutorAgent
 
 from cellgate.integrations.autogen import CellgateCodeExecutor
 
 
-async def ask(question, model, executor):
+async def ask(question: str, model: Any, executor: Any) -> Any:
     """What the agent says of the question, having run its code. The session ends with the executor."""
     async with executor:
         agent = CodeExecutorAgent("coder", code_executor=executor, model_client=model)

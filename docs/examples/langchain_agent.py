@@ -8,6 +8,7 @@ It needs cellgate[langchain] and, for the model, langchain and its provider's pa
 import asyncio
 import os
 import sys
+from typing import Any
 
 from langchain_core.messages import HumanMessage
 
@@ -17,7 +18,7 @@ from cellgate.integrations.langchain import CellgateToolkit
 MOST_TURNS = 20
 
 
-async def ask(question, model, gateway):
+async def ask(question: str, model: Any, gateway: Gateway) -> Any:
     """The model's answer. The session ends with the toolkit."""
     messages = [HumanMessage(question)]
     async with CellgateToolkit(gateway.session(checkpoint="auto")) as toolkit:

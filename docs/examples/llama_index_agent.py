@@ -8,6 +8,7 @@ It needs cellgate[llama-index] and, for the model, llama-index-llms-openai or an
 import asyncio
 import os
 import sys
+from typing import Any
 
 from llama_index.core.agent.workflow import FunctionAgent
 
@@ -15,7 +16,7 @@ from cellgate import Gateway
 from cellgate.integrations.llama_index import CellgateToolkit
 
 
-async def ask(question, llm, gateway):
+async def ask(question: str, llm: Any, gateway: Gateway) -> Any:
     """The model's answer. The session ends with the toolkit."""
     async with CellgateToolkit(gateway.session(checkpoint="auto")) as toolkit:
         agent = FunctionAgent(tools=toolkit.tools, llm=llm)

@@ -8,6 +8,7 @@ It needs cellgate[pydantic-ai] and, for the model, its provider's extra of pydan
 import asyncio
 import os
 import sys
+from typing import Any
 
 from pydantic_ai import Agent
 
@@ -15,7 +16,7 @@ from cellgate import Gateway
 from cellgate.integrations.pydantic_ai import CellgateToolset
 
 
-async def ask(question, model, gateway):
+async def ask(question: str, model: Any, gateway: Gateway) -> Any:
     """The model's answer. The session ends with the block."""
     async with gateway.session(checkpoint="auto") as session:
         agent = Agent(model, toolsets=[CellgateToolset(session)])

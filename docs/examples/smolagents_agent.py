@@ -7,6 +7,7 @@ MODEL is the id of a model at Hugging Face. It needs cellgate[smolagents].
 
 import os
 import sys
+from typing import Any
 
 from smolagents import CodeAgent, InferenceClientModel
 
@@ -14,7 +15,7 @@ from cellgate import Gateway
 from cellgate.integrations.smolagents import CellgateExecutor
 
 
-def ask(question, model, gateway, **session):
+def ask(question: str, model: Any, gateway: Gateway, **session: Any) -> Any:
     """The agent's answer. The session ends with the agent."""
     executor = CellgateExecutor(gateway.session(**session))
     with CodeAgent(tools=[], model=model, executor=executor) as agent:

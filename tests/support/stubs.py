@@ -58,7 +58,8 @@ def stub(sources: list[Path], names: list[str], owning: Iterable[str], others: I
         made.body += members
         body.append(made)
     used = {node.id for part in body for node in ast.walk(part) if isinstance(node, ast.Name)}
-    imports = [*_imports(trees, used, {f"Sync{name}" for name in names})]
+    modules = dict(zip((_module(source) for source in sources), trees, strict=True))
+    imports = [*_imports(modules, used, {f"Sync{name}" for name in names})]
     shown = (ast.unparse(ast.fix_missing_locations(each)) for each in body)
     return _formatted("\n\n".join([NOTICE, "\n".join(imports), *shown]))
 
@@ -78,7 +79,7 @@ class Faces(ast.NodeTransformer):
         found = copy.deepcopy(method)
         returned = found.returns
         if isinstance(returned, ast.Subscript) and ast.unparse(returned.value) in OF_ITERATION:
-            returned = _expression(f"Generator[{ast.unparse(returned.slice)}, None, None]")
+            returned = _expression(f"Generator[{ast.unparse(returned.slice)}]")
         for part in ast.walk(found.args):
             if isinstance(part, ast.arg) and part.annotation is not None:
                 part.annotation = self.visit(part.annotation)
@@ -121,15 +122,22 @@ def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef], faces: Faces)
             yield made
 
 
-def _imports(trees: list[ast.Module], used: set[str], own: set[str]) -> Iterator[str]:
-    """The imports of names that are used, as the sources have them."""
+def _module(source: Path) -> str:
+    return ".".join(source.relative_to(GATEWAY.parent).with_suffix("").parts)
+
+
+def _imports(modules: dict[str, ast.Module], used: set[str], own: set[str]) -> Iterator[str]:
+    """The imports of names that are used, as the sources have them, or of the sources."""
     known = {"Generator": "from collections.abc import Generator", "Self": "from typing import Self"}
-    for tree in trees:
-        module = [*tree.body]
+    for name, tree in modules.items():
+        parts = [*tree.body]
         for part in tree.body:
             if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING":
-                module += part.body
-        for part in module:
+                parts += part.body
+            if isinstance(part, ast.Assign | ast.AnnAssign):
+                targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+                known |= {ast.unparse(each): f"from {name} import {ast.unparse(each)}" for each in targets}
+        for part in parts:
             if isinstance(part, ast.ImportFrom):
                 known |= {
                     alias.asname or alias.name: f"from {part.module} import {ast.unparse(alias)}"

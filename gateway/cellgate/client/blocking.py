@@ -188,6 +188,6 @@ class Asynchronous:
             """Do nothing: nothing was entered."""
 
 
-def behind(value: T) -> T:
+def behind(value: Any) -> Any:
     """Return the object behind a blocking facade; any other value as it is."""
     return value._target if isinstance(value, Blocking) else value

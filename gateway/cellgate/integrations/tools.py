@@ -27,6 +27,7 @@ from cellgate.execution.answer_size import shorten
 from cellgate.integrations import definitions
 from cellgate.integrations.definitions import Definition, define
 from cellgate.integrations.sync import SyncSessionTools
+from cellgate.wire.words import BranchWorkspace, KeptBranches, language_name
 from cellgate_kernels.base.errors import CellgateError, nearest
 
 MAX_TEXT: Final = 8000
@@ -151,7 +152,8 @@ class SessionTools(Asynchronous):
         execution = ""
         session = self._branch(branch)
         # Streamed, so that cancelling the call also stops its cell.
-        events = session.stream(code, timeout=timeout, stdin=[], language=language, tables=tables)
+        named = language_name(language)
+        events = session.stream(code, timeout=timeout, stdin=[], language=named, tables=tables)
         async with aclosing(events):
             async for event in events:
                 execution = event.execution or execution
@@ -239,7 +241,7 @@ class SessionTools(Asynchronous):
         name the branch's own files there, unless the answer says otherwise.
         """
         await self._session.opened()
-        workspace = "shared" if shared_files else "copy"
+        workspace: BranchWorkspace = "shared" if shared_files else "copy"
         branch = await self._session.branch(workspace=workspace, anyway=anyway, keep=False)
         self._branches[branch.name] = branch
         if (await branch.model()).absolute_paths == "inherited":
@@ -255,7 +257,7 @@ class SessionTools(Asynchronous):
         first one that ends without an error, in the order given, and those after that may be left out.
         `timeout` is in seconds, for each. `anyway` as of branch_session. At most 16 cells.
         """
-        keep = "first_ok" if keep_first else "none"
+        keep: KeptBranches = "first_ok" if keep_first else "none"
         await self._session.opened()
         found = await self._session.explore(cells, keep=keep, timeout=timeout, anyway=anyway, max_text=0)
         content: Content = []

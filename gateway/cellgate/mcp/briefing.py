@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cellgate.client import Gateway, GatewayError
 from cellgate.wire.answers import EnvironmentModel, GatewayInfo
+from cellgate.wire.words import CheckpointMode, LanguageName, NetworkAccess
 
 _KNOWN = (
     *("numpy", "pandas", "polars", "pyarrow", "duckdb", "scipy", "scikit-learn", "statsmodels", "sympy"),
@@ -34,9 +35,9 @@ class SessionWish:
     """The session that tools work in, as it is asked for; see `Gateway.session`."""
 
     kernel: str | None = None
-    language: str | None = None
-    network: str | None = None
-    checkpoint: str | None = None
+    language: LanguageName | None = None
+    network: NetworkAccess | None = None
+    checkpoint: CheckpointMode | None = None
 
 
 async def ask_for_briefing(gateway: Gateway, wanted: SessionWish) -> str:

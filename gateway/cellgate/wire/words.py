@@ -5,7 +5,7 @@ A client must be able to read the words of a newer gateway, and a gateway alone 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     Status = Literal[
@@ -55,3 +55,8 @@ if TYPE_CHECKING:
 else:
     Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
     BranchWorkspace = KeptBranches = OnDisconnect = str
+
+
+def language_name(given: str | None) -> LanguageName | None:
+    """Return the name of a language that a user has given, which the gateway will check; None for none."""
+    return cast("LanguageName | None", given or None)

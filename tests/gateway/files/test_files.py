@@ -255,6 +255,18 @@ def test_a_cell_that_fills_a_workspace_with_traps_is_told_like_any_other(
 # ---- paths
 
 
+@pytest.mark.parametrize("path", ["./a/b", "././a/b", "/workspace/a/b", "/mnt/data/a/b", "/home/user/./a/b"])
+def test_a_file_has_the_names_that_cells_have_for_it(
+    gateway: GatewayProcess, session: str, path: str
+) -> None:
+    put = gateway.request("PUT", f"/v1/sessions/{session}/files/{path}", b"x")
+    assert (put.status, put.json()["path"]) == (201, "a/b")
+    assert gateway.get(f"/v1/sessions/{session}/files/a/b").body == b"x"
+    assert gateway.get(f"/v1/sessions/{session}/files/{path}").body == b"x"
+    program = {"argv": ["cat", "b"], "cwd": path.removesuffix("/b")}
+    assert gateway.post(f"/v1/sessions/{session}/processes", program).json()["stdout"] == "x"
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -265,7 +277,11 @@ def test_a_cell_that_fills_a_workspace_with_traps_is_told_like_any_other(
         "/etc/passwd",
         "%2Fetc%2Fpasswd",
         "a//b",
-        "./x",
+        "a/./x",
+        "./",
+        "/workspace",
+        "/workspace/../x",
+        "/home/user//x",
         "a/",
         "",
         "x%00y",

@@ -14,6 +14,7 @@ from traitlets import Bool, Unicode
 from cellgate.cli.base import CommandApp, expanded
 from cellgate.cli.setting_checks import Duration
 from cellgate.cli.terminal.images import Handling, Pictures
+from cellgate.wire.words import CheckpointMode
 
 
 class KernelOption(CommandApp):
@@ -36,7 +37,7 @@ class KernelOption(CommandApp):
     }
 
     @property
-    def checkpoint(self) -> str | None:
+    def checkpoint(self) -> CheckpointMode | None:
         """The checkpoints to request; None accepts a session with or without them."""
         return "auto" if self.checkpoints else None
 

@@ -21,6 +21,7 @@ from cellgate.cli.run.widgets import LastWidgets
 from cellgate.cli.terminal.escaping import printed
 from cellgate.cli.terminal.screen import Screen
 from cellgate.client import ErrorInfo, ErrorRaised, Event, Finished, Gateway, GatewayError, InputRequest
+from cellgate.wire.words import LanguageName
 
 _GRACE = 15.0  # seconds for a cell to end after Ctrl-C
 
@@ -35,7 +36,7 @@ class RunOptions:
 
     timeout: float | None = None
     keep_going: bool = False
-    language: str | None = None
+    language: LanguageName | None = None
     answers: Answers | None = None
     is_script: bool = False
 

@@ -28,6 +28,7 @@ from cellgate.cli.terminal.images import Pictures
 from cellgate.cli.terminal.screen import Plain, Screen, Silent, note_wait, summary
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import Event, Finished
+from cellgate.wire.words import language_name
 
 _RUNNABLE = frozenset({".py", ".ipynb", ".md"})
 """Extensions of files that people give to `exec`, and that are for `run`."""
@@ -79,7 +80,7 @@ class ExecApp(SessionOptions):
             raise UsageError("there is no code to run")
         gateway = self.gateway()
         session = self.session or f"exec-{secrets.token_hex(4)}"
-        language = self.language or None
+        language = language_name(self.language)
         if not self.session:
             await gateway.create_session(
                 session,

@@ -19,6 +19,7 @@ from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.run.cell_options import KernelOption
+from cellgate.wire.words import NetworkAccess, language_name
 from cellgate_kernels.base.errors import in_brief
 
 
@@ -105,7 +106,9 @@ class McpApp(KernelOption):
         from cellgate.mcp.tools import McpTools  # noqa: PLC0415 - an extra, and slow to import
 
         folder = _folder(self.notebooks or ".")
-        wanted = SessionWish(self.kernel or None, self.language or None, self._network(), self.checkpoint)
+        wanted = SessionWish(
+            self.kernel or None, language_name(self.language), self._network(), self.checkpoint
+        )
         gateway = self.gateway()
         session = gateway.session(
             self.session or None,
@@ -122,7 +125,7 @@ class McpApp(KernelOption):
             await McpTools(session, folder, self.max_text).server(self.version, told).run_stdio_async()
         return 0
 
-    def _network(self) -> str | None:
+    def _network(self) -> NetworkAccess | None:
         """Return the network to request; None accepts a session with or without one."""
         return "allow" if self.network == "allow" else None
 

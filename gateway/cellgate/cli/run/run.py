@@ -47,6 +47,7 @@ from cellgate.cli.terminal.live_screen import make_screen
 from cellgate.cli.terminal.screen import Screen, Silent, note_wait
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import ErrorInfo, FileModel, Files, Gateway
+from cellgate.wire.words import language_name
 from cellgate_kernels.base.errors import InvalidInput, in_brief
 from cellgate_kernels.specs.languages import parse_language
 
@@ -190,7 +191,11 @@ class RunApp(SessionOptions):
             source = replace(source, notices=(*source.notices, choice.notice))
         waits = None if self.json else note_wait
         await gateway.create_session(
-            session, on_wait=waits, kernel=choice.kernel, language=choice.language, checkpoint=self.checkpoint
+            session,
+            on_wait=waits,
+            kernel=choice.kernel,
+            language=language_name(choice.language),
+            checkpoint=self.checkpoint,
         )
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
         brought = Brought()

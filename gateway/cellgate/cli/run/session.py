@@ -29,6 +29,7 @@ from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
 from cellgate.wire.models import MOST_SEED
+from cellgate.wire.words import KeptBranches
 from cellgate_kernels.base.resources import GIB, MIB
 
 CONFLICT = 409
@@ -332,7 +333,7 @@ class SessionApp(ListOptions):
         await _live(gateway, name)
         if self.keep_all and self.keep_first:
             raise UsageError("--keep-all and --keep-first exclude each other")
-        keep = "all" if self.keep_all else "first_ok" if self.keep_first else "none"
+        keep: KeptBranches = "all" if self.keep_all else "first_ok" if self.keep_first else "none"
         found = await gateway.explore(name, cells, keep=keep, timeout=self.timeout, anyway=self.anyway)
         if self.json:
             self.print(as_json(found))

@@ -250,7 +250,7 @@ def _image_size(mime: str, content: object) -> str:
 
 def summary(finished: Finished) -> str:
     """Describe a cell's end in a few words: ``ok 0.12 s``, ``timeout (cell_timeout) 60.00 s``."""
-    words = [finished.status]
+    words: list[str] = [finished.status]
     if finished.cause:
         words.append(f"({finished.cause})")
     if finished.duration_ms is not None:
