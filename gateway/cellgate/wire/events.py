@@ -1,10 +1,9 @@
 """The events of a session, one struct for each type: recorded, streamed, exported, and read by clients.
 
 This is their only declaration. The gateway encodes an event as the bytes that are hashed, stored and
-streamed, from the kernel's own dictionaries (``record.events``): making a struct of each first would cost a
-third more, for every output of every cell. Readers of events decode them to these structs. A test compares
-the bytes that a gateway has recorded with them, field by field and in order. `docs/reference/events.md` is
-generated from this file.
+streamed, from the kernel's own dictionaries (``record.events``): structs would cost a third more, for every
+output. Readers decode events to these structs. A test compares the bytes that a gateway has recorded with
+them, field by field and in order. `docs/reference/events.md` is generated from this file.
 """
 
 from __future__ import annotations
@@ -320,9 +319,7 @@ class Finished(Event, frozen=True, kw_only=True):
     """The execution has ended. The fields are those of a result, without the outputs."""
 
     type: Literal["finished"] = "finished"
-    status: Annotated[Status, say("One of `ok`, `error`, `timeout`, `interrupted`, `died`, `cancelled`.")] = (
-        ""
-    )
+    status: Annotated[Status, say("`ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")] = ""
     cause: Annotated[Cause | None, say("The reason as a stable word; null if the status says it all.")] = None
     execution_count: ExecutionCount = None
     error: Annotated[

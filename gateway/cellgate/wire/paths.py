@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 WORKSPACES: Final = ("/workspace", "/mnt/data", "/home/user")
 """Where the workspace is in sandboxes and containers; models write the last two for other systems."""
 
-_HERE: Final = re.compile(r"^(?:\./+)+")
-
 
 def in_workspace(path: str) -> str:
     """Return a path without what leads to the workspace: ``./`` or a name of it; empty for the workspace."""
     found = next((each for each in WORKSPACES if path == each or path.startswith(f"{each}/")), "")
-    path = _HERE.sub("", path[len(found) + 1 :] if found else path, count=1)
-    return "" if path == "." else path
+    place = len(found) + 1 if found else 0
+    while path.startswith("./", place):
+        place += 2
+        while path.startswith("/", place):
+            place += 1
+    return "" if path[place:] == "." else path[place:]

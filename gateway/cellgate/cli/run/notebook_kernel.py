@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellgate.cli.run.cells import Written
+from cellgate.wire.words import LanguageName, language_name
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language, find_language
 
@@ -21,7 +22,7 @@ class Choice:
     """What to ask the gateway for: a kernelspec, a language, or neither."""
 
     kernel: str | None = None
-    language: str | None = None
+    language: LanguageName | None = None
     notice: str = ""
 
 
@@ -58,7 +59,7 @@ def choose_kernel(written: Written, offered: Mapping[str, str]) -> Choice:
         )
     for other, its_language in sorted(offered.items()):
         if its_language.lower() == wanted:
-            return Choice(language=known) if known is not None else Choice(kernel=other)
+            return Choice(language=language_name(known)) if known is not None else Choice(kernel=other)
     names = ", ".join(f"{other} ({its_language})" for other, its_language in sorted(offered.items()))
     raise InvalidInput(
         f"the notebook is for the kernelspec {name[:_SHOWN]!r} of {language[:_SHOWN] or wanted}, which is not"
