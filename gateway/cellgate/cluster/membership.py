@@ -102,11 +102,12 @@ class Membership:
         logger.info("Joined the cluster as the node %s, incarnation %d", self.node, self.incarnation)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self.settings.beat):
+        while not self._stopping.is_set():
             try:
                 self._beat()
             except (StorageError, psycopg.Error) as error:
                 self._fail(error)
+            self._stopping.wait(self.settings.beat)
         if self._db is not None:
             try:
                 self._db.execute(statements.LEAVE, self.asked())

@@ -30,7 +30,7 @@ def start_node(start_gateway: StartGateway, database: str) -> StartNode:
     names = iter(("one", "two", "three"))
 
     def start(data_dir: Path | None = None, **options: Any) -> GatewayProcess:
-        advertise = options.pop("advertise", None) or f"http://{next(names)}.example:8888"
+        advertise = options.pop("advertise", None) or url(next(names))
         return start_gateway(data_dir, cluster=database, advertise=advertise, **options)
 
     return start
@@ -50,6 +50,16 @@ def taken_over(node: GatewayProcess, session: str, code: str = "1") -> dict[str,
         return result
 
     return until(answer, "nobody takes the session over")
+
+
+def url(name: str) -> str:
+    """Where the other gateways of a cluster would reach one."""
+    return f"http://{name}.example:8888"
+
+
+def states(node: GatewayProcess) -> dict[str, str]:
+    """The states of all nodes, by their addresses, as one of them sees them."""
+    return {each["url"]: each["state"] for each in node.get("/v1/cluster").json()["nodes"]}
 
 
 def finished(node: GatewayProcess, session: str) -> Counter[str]:
@@ -78,16 +88,12 @@ def test_a_session_has_one_owner_and_goes_on_elsewhere_after_an_orderly_stop(
     ):
         refused = two.request(method, path, body)
         assert (refused.status, refused.reason) == (421, "not_owner"), (method, path)
-        assert "http://one.example:8888" in refused.json()["detail"]
+        assert url("one") in refused.json()["detail"]
     assert one.execute("s", "x")["kernel"]["replaced"] is False
     assert two.execute("t", "1")["status"] == "ok"
     assert one.post("/v1/sessions/t/execute", {"code": "1"}).status == 421
-    found = two.get("/v1/cluster").json()
-    assert [node["url"] for node in found["nodes"] if node["state"] == "up"] == [
-        node["url"] for node in sorted(found["nodes"], key=lambda node: str(node["node"]))
-    ]
-    assert {node["url"] for node in found["nodes"]} == {f"http://{n}.example:8888" for n in ("one", "two")}
-    assert found["takeovers"] == 0
+    nodes = {url(name): "up" for name in ("one", "two")}
+    until(lambda: states(one) == states(two) == nodes, "the gateways do not see each other")
     assert one.stop() == 0
     result = two.execute("s", "import os; os.listdir()")
     assert result["kernel"]["replaced"] is True
@@ -120,6 +126,8 @@ def test_a_killed_nodes_sessions_go_on_elsewhere(start_node: StartNode, database
         assert (ended["status"], ended["cause"]) == ("died", "node_lost")
         assert set(finished(two, session).values()) == {1}
     assert two.result("runs", done["execution"])["status"] == "ok"
+    assert two.get("/v1/cluster").json()["takeovers"] >= 2
+    assert states(two) == {url("one"): "down", url("two"): "up"}
     log = two.log.read_text()
     assert log.count("A session is taken over from the node") == 3
     assert is_valid(database)
@@ -183,7 +191,7 @@ def test_a_node_that_starts_again_ends_its_own_sessions_alone(start_node: StartN
     one.execute("mine", "x = 1")
     runs = two.hold("others", "print('got', input())")
     one.kill()
-    one = start_node(one.data_dir, advertise="http://one.example:8888")
+    one = start_node(one.data_dir, advertise=url("one"))
     assert one.model("mine")["state"] == "ended"
     result = one.execute("mine", "1")
     assert (result["kernel"]["replaced"], result["kernel"]["cause"]) == (True, "gateway_restart")

@@ -122,6 +122,7 @@ async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members)
     await steady(one, other)
     assert await other.claim(*KEY) == KeyOwner("http://one:8888", "one"), "it lives"
     silence(one)
+    await asyncio.sleep(LEASE / 2)
     young = await members.join("young")
     await free(other)
     assert await young.claim(*KEY) == KeyOwner("http://one:8888", "one"), "it is young itself"
