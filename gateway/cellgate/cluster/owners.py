@@ -72,8 +72,11 @@ class Owners(Ownership):
     def release(self, principal: str, key: str) -> None:
         if principal:
             asked = self._membership.asked(principal=principal, key=key)
-            # Given to the thread now: a claim that follows must come after it.
-            freed = self._db.run(_do, statements.RELEASE, asked)
+            try:
+                # Given to the thread now: a claim that follows must come after it.
+                freed = self._db.run(_do, statements.RELEASE, asked)
+            except StorageError:
+                return  # the connection is closed, and has freed all keys before
             self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
 
     def address_of(self, node: str) -> str | None:

@@ -90,16 +90,20 @@ _OF_KEY = "o.principal = s.principal AND o.key = s.key"
 
 
 def _release(which: str) -> str:
-    """Return a statement that frees keys: the home of a recorded session is kept."""
+    """Return a statement that frees keys of a node whose session has ended, and keeps the home of each.
+
+    A session that has not ended stays with its node: its kernel is left to the node's next process, or its
+    end waits to be written.
+    """
     recorded = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY})"
+    left_open = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
     return f"""WITH {_ME},
         forgotten AS (DELETE FROM owners AS o WHERE {_MINE} AND {which} AND NOT {recorded})
-        UPDATE owners AS o SET node = NULL WHERE {_MINE} AND {which} AND {recorded}"""  # noqa: S608
+        UPDATE owners AS o SET node = NULL
+            WHERE {_MINE} AND {which} AND {recorded} AND NOT {left_open}"""  # noqa: S608
 
 
+RELEASE_ENDED: Final = _release("TRUE")
+"""Frees all keys of a node whose session has ended, or never began."""
 RELEASE: Final = _release("o.principal = %(principal)s AND o.key = %(key)s")
-RELEASE_ENDED: Final = _release(
-    f"NOT EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
-)
-"""Frees all keys of a node but those whose session has not ended, such as those of kernels that are kept."""
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"

@@ -40,6 +40,9 @@ class Ownership(Protocol):
     here, and open ones go on: the record's store decides whether they may still be recorded.
     """
 
+    shared: bool = True
+    """Whether other gateways may have left sessions open in the record."""
+
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
 
@@ -68,6 +71,8 @@ class Ownership(Protocol):
 
 class Alone(Ownership):
     """The ownership of the only gateway with a record: every key is its own."""
+
+    shared = False
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         return OURS

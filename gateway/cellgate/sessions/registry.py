@@ -434,7 +434,7 @@ class SessionRegistry:
         if row is not None and not self.keys.find(owned).open:
             # Needed too if the session was already ending for another reason, which kept its files.
             try:
-                await self.keys.claim(owned)
+                await self.opener.claimed(owned)
                 if not await self.opener.workspaces.is_held(row):
                     await self._parts.workspaces.of(folder_of(row)).remove()
             finally:
