@@ -82,9 +82,9 @@ class SessionOpener:
     ) -> Opening:
         """Begin to open a session, whose room is reserved now. `folder`: its workspace, if known.
 
-        Raises ShuttingDown, Forbidden and the errors of the principal's quotas.
+        Raises ShuttingDown, Draining, Forbidden and the errors of the principal's quotas.
         """
-        self.keys.check_open()
+        self.keys.check_opens()
         self.check_admitted(owned[0])
         counted = self.workspaces.is_counted(folder)
         reserved = self._usage.account(owned[0]).reserve_session(limits.resources, without_disk=counted)

@@ -59,6 +59,9 @@ class Ownership(Protocol):
         Returns at once and raises nothing. If it fails, the key is free once this gateway is gone.
         """
 
+    def check_opens(self) -> None:
+        """Check that this gateway is to open more sessions. Raises Draining."""
+
     async def held(self) -> Collection[Owned] | None:
         """Return the keys that a former process of this gateway has left to this one; None: all."""
 
@@ -82,6 +85,9 @@ class Alone(Ownership):
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: there is no other gateway."""
+
+    def check_opens(self) -> None:
+        """Raise nothing: there is no other gateway."""
 
     async def held(self) -> Collection[Owned] | None:
         return None

@@ -367,7 +367,7 @@ class SessionRegistry:
         """
         if record:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-        self.keys.check_open()
+        self.keys.check_opens()
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
         limits = self.terms.limits(principal, body, lower=lower)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import threading
@@ -240,3 +241,33 @@ def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
     lone = start_gateway(record=database)
     assert uses in refusal(*cluster)
     assert lone.execute("s", "1")["kernel"]["cause"] == "gateway_shutdown"
+
+
+def test_a_node_is_drained_and_removed(start_node: StartNode, database: str) -> None:
+    """It goes on with what it has, tells proxies to go elsewhere, and is forgotten once it is down."""
+
+    def node(*words: str, status: int = 0) -> str:
+        done = commands.cellgate("node", *words, f"--cluster={database}")
+        assert done.returncode == status, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    assert "There is no cluster" in node("list", status=1)
+    one = start_node(beat=0.2)
+    one.execute("s", "x = 1")
+    name = (one.data_dir / "instance").read_text()
+    assert f"{name}  up" in node("list")
+    assert "is not down: stop its gateway first" in node("remove", name, status=1)
+    node("drain", name)
+    until(lambda: states(one) == {url("one"): "draining"}, "the gateway does not know")
+    for path in ("/v1/sessions/new/execute", "/v1/execute"):
+        refused = one.post(path, {"code": "1"})
+        assert (refused.status, refused.reason, refused.headers["Cellgate-Full"]) == (503, "draining", "1")
+    assert one.get("/readyz").json()["missing"] == ["draining"]
+    assert one.execute("s", "x")["kernel"]["replaced"] is False
+    assert "is not up" in node("drain", name, status=1)
+    assert one.stop() == 0
+    assert json.loads(node("list", "--json"))[0]["state"] == "down"
+    node("remove", name)
+    assert node("list") == ""
+    assert "There is no node" in node("remove", name, status=1)
