@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.conftest import StartGateway
 from tests.support import commands
+from tests.support.postgresql import PostgresServer
 from tests.support.server import PATIENCE, GatewayProcess, until
 
 FLOOD = "import time\nwhile True: print('tick', flush=True) or time.sleep(0.01)"
@@ -186,6 +188,33 @@ def test_a_node_that_was_frozen_is_fenced(start_node: StartNode, database: str) 
         "cause": "gateway_shutdown",
         "files": "none",
     }
+    assert is_valid(database)
+
+
+def test_an_outage_of_the_database_moves_no_session(
+    start_node: StartNode, postgres_server: PostgresServer, database: str
+) -> None:
+    """Two leases long: cells that run go on, and no end that they had is lost; nothing new begins."""
+    nodes = start_node(**SHORT), start_node(**SHORT)
+    running = [node.hold(f"s{number}", "print('got', input())") for number, node in enumerate(nodes)]
+    postgres_server.stop()
+    try:
+        end = time.monotonic() + 2 * SHORT["lease"]
+        for number, node in enumerate(nodes):
+            node.answer(f"s{number}", running[number], "it")
+            assert node.post("/v1/sessions/new/execute", {"code": "1"}).reason == "storage_error"
+        time.sleep(end - time.monotonic())
+    finally:
+        postgres_server.start()
+    for number, node in enumerate(nodes):
+        session, other = f"s{number}", nodes[1 - number]
+        until(lambda node=node: node.get("/readyz").status == 200, "the gateway does not go on")  # type: ignore[misc]
+        assert node.ended(session, running[number])["status"] == "ok"
+        assert node.printed(session, "got it")
+        assert node.execute(session, "1")["kernel"]["replaced"] is False
+        assert other.post(f"/v1/sessions/{session}/execute", {"code": "1"}).reason == "not_owner"
+        assert set(finished(node, session).values()) == {1}
+    assert {node.get("/v1/cluster").json()["takeovers"] for node in nodes} == {0}
     assert is_valid(database)
 
 
