@@ -194,6 +194,7 @@ async def test_what_a_lost_gateway_left_open_ends_before_the_session_goes_on(
     house.journal.save_session(left)
     await house.journal.commit()
     session, _ = await house.manager.get_or_create("ada", BODY)
+    await house.journal.commit()
     ends = [
         (event["state"], event["cause"])
         async for batch in house.journal.reads.event_batches(session.row.id)
