@@ -28,9 +28,11 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.agreement import check_agreement
-from cellgate.sessions.keys import Owned, SessionKeys
+from cellgate.sessions.fences import FENCE, Fences
+from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.model import AUTO
 from cellgate.sessions.opener import SessionOpener
+from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.purger import SessionPurger
 from cellgate.sessions.replacement import Moved
@@ -86,6 +88,7 @@ class SessionRegistry:
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time
         self._culler: asyncio.Task[None] | None = None
+        Fences(journal, self.keys, partial(self.end_later, cause=FENCE, keep_files=True))
 
     def start(self) -> None:
         """Start culling sessions that are idle or too old."""
@@ -363,7 +366,7 @@ class SessionRegistry:
         """
         if record:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-        self.keys.check_open()
+        self.keys.check_opens()
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
         limits = self.terms.limits(principal, body, lower=lower)
@@ -430,7 +433,7 @@ class SessionRegistry:
         if row is not None and not self.keys.find(owned).open:
             # Needed too if the session was already ending for another reason, which kept its files.
             try:
-                await self.keys.claim(owned)
+                await self.opener.claimed(owned)
                 if not await self.opener.workspaces.is_held(row):
                     await self._parts.workspaces.of(folder_of(row)).remove()
             finally:

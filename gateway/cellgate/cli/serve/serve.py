@@ -25,6 +25,7 @@ from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, tra
 from cellgate.cli.serve.package_options import PackageOptions
 from cellgate.cli.serve.removed import REMOVED
 from cellgate.cli.serve.start_message import StartMessage
+from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.execution.limits import LimitCeilings, SessionLimits, check_seconds
 from cellgate.http.listener.settings import ListenerSettings, connections_for, raise_open_files, too_few
 from cellgate.server.settings import (
@@ -79,7 +80,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         traits_of(
             *(GivenSettings, FrontSettings, ListenerSettings, StorageSettings, RetentionSettings),
             *(KernelSettings, ContainerSettings, PoolSettings, ResourceLimits, OutputCaps),
-            *(SessionLimits, ManagerSettings),
+            *(SessionLimits, ManagerSettings, ClusterSettings),
         )
     )
 
@@ -91,6 +92,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
             *("max_lifetime", "quotas", "preload", "container_per", "record", "journal_sync"),
+            *("cluster", "advertise", "lease", "beat"),
             allowed_hosts="allow-host",
             allowed_origins="allow-origin",
         ),
@@ -180,18 +182,22 @@ class ServeApp(IdentityOptions, PackageOptions):
             telling = Supervisor()
             telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
             own_token = token is not None and token == self.given.token
-            debug, record = settings.front.e2b_debug, settings.storage.record
-            message = StartMessage(self.version, self.data_path, token, own_token, debug, record)
+            cluster = settings.cluster
+            record = settings.storage.record if cluster is None else cluster.address
+            advertised = "" if cluster is None else cluster.advertise
+            message = StartMessage(
+                self.version, self.data_path, token, own_token, settings.front.e2b_debug, record, advertised
+            )
             _say(message.text(gateway, backend))
-            await stop.wait()
+            lost = await _until(stop, gateway.lost)
             await telling.cancel()
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
             leave_on_next_signal(gateway.abandon)
             grace = settings.kernels.shutdown_grace
             _say(f"Stopping: running cells have {grace:g} s. Press Ctrl-C again to leave now.")
-        _say("Stopped. The record of all sessions is kept.")
-        return 0
+        _say(f"Stopped. The record of all sessions is kept.{f' {lost}.' if lost else ''}")
+        return 1 if lost else 0
 
     async def _choose_backend(self) -> Backend:
         """Return the backend of the settings. Raises BackendUnavailable or UsageError."""
@@ -254,6 +260,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             front=front,
             storage=read(StorageSettings, self, retention=retention),
             packages=self.package_settings(self.environment),
+            cluster=self._cluster(),
             tracing=self.given.tracing,
         )
 
@@ -314,6 +321,18 @@ class ServeApp(IdentityOptions, PackageOptions):
             listener=self._listener(),
             tls=self._tls(),
         )
+
+    def _cluster(self) -> ClusterSettings | None:
+        """Make the settings of a cluster, if one is named. Raises InvalidInput, UsageError."""
+        given = read(ClusterSettings, self)
+        if given.address:
+            if read(StorageSettings, self).record not in {"", given.address}:
+                raise UsageError("--cluster has the record as well: leave --record out")
+            return check_cluster(given)
+        for name in ("advertise", "lease", "beat"):
+            if is_given(self, name):
+                raise UsageError(f"{self.option(name)} needs --cluster")
+        return None
 
     def _ports_origin(self, port: int | None) -> PortsOrigin | None:
         """Return where browsers find programs' ports, if the operator says so. Raises InvalidInput."""
@@ -408,6 +427,14 @@ class ServeApp(IdentityOptions, PackageOptions):
 
 def _level(level: int | str) -> int:
     return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
+
+
+async def _until(stop: asyncio.Event, lost: asyncio.Future[str] | None) -> str:
+    """Return at a signal, or with the reason once the gateway has no place any more."""
+    if lost is not None:
+        lost.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    return lost.result() if lost is not None and lost.done() else ""
 
 
 async def _tell_left_out(log: PacedHandler) -> float:
