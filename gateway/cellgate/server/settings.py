@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from cellgate.cluster.settings import ClusterSettings
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.packages.settings import PackageSettings
 from cellgate.sessions.settings import RetentionSettings
@@ -152,7 +153,7 @@ class PeopleSettings:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All settings of a gateway."""
+    """All settings of a gateway. `cluster`: of those that share its record; None: it is the only one."""
 
     data_dir: Path
     version: str
@@ -162,4 +163,5 @@ class GatewaySettings:
     front: FrontSettings = field(default_factory=FrontSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     packages: PackageSettings = field(default_factory=PackageSettings)
+    cluster: ClusterSettings | None = None
     tracing: bool = False

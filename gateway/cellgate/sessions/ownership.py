@@ -15,9 +15,13 @@ from cellgate.errors import OwnedElsewhere
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
-    """A gateway that has a key. `address`: its URL for other gateways; None: it is this one."""
+    """A gateway that has a key, as other gateways know it.
+
+    `address`: its URL for other gateways; None: it is this one. `node`: the id of another gateway.
+    """
 
     address: str | None = None
+    node: str = ""
 
 
 OURS: Final = KeyOwner()
@@ -46,6 +50,9 @@ class Ownership(Protocol):
         Returns at once and raises nothing. If it fails, the key is free once this gateway is gone.
         """
 
+    def address_of(self, node: str) -> str | None:
+        """Return the URL of another living gateway by its id; None if it is unknown, or this one."""
+
 
 class Alone(Ownership):
     """The ownership of the only gateway with a record: every key is its own."""
@@ -58,6 +65,9 @@ class Alone(Ownership):
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: there is no other gateway."""
+
+    def address_of(self, node: str) -> str | None:
+        return None
 
 
 def check_ours(owner: KeyOwner | None, key: str) -> None:

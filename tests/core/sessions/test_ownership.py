@@ -39,6 +39,9 @@ class Shared(Ownership):
         if self.keys.get((principal, key)) == self.here:
             del self.keys[principal, key]
 
+    def address_of(self, node: str) -> str | None:
+        return None
+
 
 @pytest.fixture
 def keys() -> Keys:

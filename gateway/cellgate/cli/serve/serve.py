@@ -25,6 +25,7 @@ from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, tra
 from cellgate.cli.serve.package_options import PackageOptions
 from cellgate.cli.serve.removed import REMOVED
 from cellgate.cli.serve.start_message import StartMessage
+from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.execution.limits import LimitCeilings, SessionLimits, check_seconds
 from cellgate.http.listener.settings import ListenerSettings, connections_for, raise_open_files, too_few
 from cellgate.server.settings import (
@@ -79,7 +80,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         traits_of(
             *(GivenSettings, FrontSettings, ListenerSettings, StorageSettings, RetentionSettings),
             *(KernelSettings, ContainerSettings, PoolSettings, ResourceLimits, OutputCaps),
-            *(SessionLimits, ManagerSettings),
+            *(SessionLimits, ManagerSettings, ClusterSettings),
         )
     )
 
@@ -91,6 +92,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
             *("max_lifetime", "quotas", "preload", "container_per", "record", "journal_sync"),
+            *("cluster", "advertise", "lease", "beat"),
             allowed_hosts="allow-host",
             allowed_origins="allow-origin",
         ),
@@ -254,6 +256,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             front=front,
             storage=read(StorageSettings, self, retention=retention),
             packages=self.package_settings(self.environment),
+            cluster=self._cluster(),
             tracing=self.given.tracing,
         )
 
@@ -314,6 +317,18 @@ class ServeApp(IdentityOptions, PackageOptions):
             listener=self._listener(),
             tls=self._tls(),
         )
+
+    def _cluster(self) -> ClusterSettings | None:
+        """Make the settings of a cluster, if one is named. Raises InvalidInput, UsageError."""
+        given = read(ClusterSettings, self)
+        if given.address:
+            if read(StorageSettings, self).record not in {"", given.address}:
+                raise UsageError("--cluster has the record as well: leave --record out")
+            return check_cluster(given)
+        for name in ("advertise", "lease", "beat"):
+            if is_given(self, name):
+                raise UsageError(f"{self.option(name)} needs --cluster")
+        return None
 
     def _ports_origin(self, port: int | None) -> PortsOrigin | None:
         """Return where browsers find programs' ports, if the operator says so. Raises InvalidInput."""
