@@ -31,6 +31,7 @@ from cellgate_kernels.base.resources import parse_size
 from cellgate_kernels.forking.server import ForkServer, ForkSettings
 from cellgate_kernels.forking.shared_containers import SharedContainers
 from cellgate_kernels.protocol.outputs import OutputCaps
+from tests.support.shared_keys import share
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -55,6 +56,7 @@ CONSTANTS: Mapping[str, tuple[type, str]] = {
     "zygote_modules": (ForkSettings, "modules"),
 }
 """Where each is declared."""
+SHARED_KEYS = "shared_keys"
 
 
 def changed(settings: T, values: Mapping[tuple[type, str], object]) -> T:
@@ -68,7 +70,13 @@ def changed(settings: T, values: Mapping[tuple[type, str], object]) -> T:
 
 
 def use(given: Mapping[str, object]) -> None:
-    """Let the gateway that this process is about to start have these constants."""
+    """Let the gateway that this process is about to start have these constants.
+
+    `SHARED_KEYS` among them are the words for ``shared_keys``.
+    """
+    given = dict(given)
+    if isinstance(words := given.pop(SHARED_KEYS, None), list):
+        share(*words)
     running = assembly.running
     values = {CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v for name, v in given.items()}
     mock.patch.object(assembly, "running", lambda settings: running(changed(settings, values))).start()

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from cellgate.client import Trust
 from tests.support.commands import Forked, environment
-from tests.support.constants import CONSTANTS
+from tests.support.constants import CONSTANTS, SHARED_KEYS
 
 T = TypeVar("T")
 
@@ -95,10 +95,10 @@ class GatewayProcess:
         if command is None:
             # What most cells of tests don't use takes a zygote a second or two to load.
             options = {"zygote_modules": ()} | options
-        constants = {name: options.pop(name) for name in [*options] if name in CONSTANTS}
+        constants = {name: options.pop(name) for name in [*options] if name in {*CONSTANTS, SHARED_KEYS}}
         words = [
             "serve",
-            "--port=0",
+            f"--port={options.pop('port', 0)}",
             f"--data-dir={data_dir}",
             *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
             f"--backend={backend}",

@@ -20,7 +20,7 @@ from cellgate.http.services import Services
 from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown
 from cellgate.identity.principal import Ask, Login, Principal
-from cellgate.wire.owner import OWNER
+from cellgate.wire.owner import OWNER, UUID_LENGTH, node_in
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.threads import work_for
 
@@ -52,6 +52,11 @@ class BaseHandler(MessageHandler):
         """The principal that sent the request."""
         return self.login.principal
 
+    @property
+    def node(self) -> str:
+        """The id of this gateway in its cluster; empty without one."""
+        return self.services.sessions.manager.keys.ownership.node
+
     def prepare(self) -> Awaitable[None] | None:
         """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained.
 
@@ -76,32 +81,45 @@ class BaseHandler(MessageHandler):
             login = self._authenticate()
             if not isinstance(login, Login):
                 self.sender.check_attempts(login)
-                return self._prepare_later(login)
-            self._let_in(login)
+                return self._prepare_later(self._ask(login))
+            elsewhere = self._let_in(login)
         except CellgateError as error:
             return self._refuse_request(error)
-        return None
+        return None if elsewhere is None else self._prepare_later(elsewhere)
 
-    def _let_in(self, login: Login) -> None:
-        """Check the login's share and permissions, and the request's content."""
+    def _let_in(self, login: Login) -> Awaitable[None] | None:
+        """Check the login's share and permissions, and the request's content.
+
+        Await the result where another gateway may have the session, which the request is then handed on to.
+        """
         self.login = login
         self._check_share(login)
         self._check_permissions()
         self._check_request()
+        hop = self.services.front.hop
+        if hop is not None and (elsewhere := hop.look(self)) is not None:
+            return elsewhere
+        self.note_access()
+        return None
 
     def _authenticate(self) -> Login | Ask:
         """Return the login of the request's token or, without a token, of the browser's sign-in."""
         login = self.sender.login(self.get_query_argument("token", None))
         if self.sender.signed_in is not None:
-            if (stream := self._stream()) is not None:
+            if (stream := self.client_stream) is not None:
                 stream.signed_in = self.sender.signed_in
             self.set_header("Content-Security-Policy", FOR_PAGE)
             self.set_header("Cross-Origin-Resource-Policy", "same-origin")
         return login
 
-    async def _prepare_later(self, ask: Ask) -> None:
+    async def _ask(self, ask: Ask) -> None:
+        elsewhere = self._let_in(await ask(self.sender.origin))
+        if elsewhere is not None:
+            await elsewhere
+
+    async def _prepare_later(self, rest: Awaitable[None]) -> None:
         try:
-            self._let_in(await ask(self.sender.origin))
+            await rest
         except CellgateError as error:
             held = self._refuse_request(error)
             if held is not None:
@@ -139,7 +157,7 @@ class BaseHandler(MessageHandler):
     def _count_for(self, login: Login) -> None:
         """Count the connection and its work towards its principal from now on. Raises TooManyConnections."""
         work_for(login.principal.name)
-        stream = self._stream()
+        stream = self.client_stream
         if stream is None:
             return
         if not stream.let_in(login):
@@ -176,7 +194,12 @@ class BaseHandler(MessageHandler):
         self._check_owner()
 
     def _check_owner(self) -> None:
-        """Refuse a request meant for another gateway behind the same address. Raises OwnedElsewhere."""
+        """Refuse a request meant for another gateway behind the same address. Raises OwnedElsewhere.
+
+        Not in a cluster, whose gateways hand requests on to each other.
+        """
+        if self.services.front.hop is not None:
+            return
         meant = self.request.headers.get(OWNER, "")
         own = self.application.settings.get("owner", "")
         if meant and own and meant != own:
@@ -192,7 +215,10 @@ class BaseHandler(MessageHandler):
         self.owner = self.login.owner(getattr(self._query, "principal", None))
         if self.path_args and self._under_v1:
             self.login.reach.check(self.path_args[0])
-        if self.owner != self.principal.name:
+
+    def note_access(self) -> None:
+        """Note in the audit trail that somebody else than their owner asks for sessions."""
+        if self._needs_token and self.owner != self.principal.name:
             self.services.storage.trail.accessed(
                 {
                     **self._who(),
@@ -201,6 +227,30 @@ class BaseHandler(MessageHandler):
                     "session": masked(self.path_args[0], self.is_token) if self.path_args else "",
                 }
             )
+
+    def session_wanted(self) -> str | None:
+        """Return the key of the session that the request is about, as far as its head says; else None."""
+        return self.path_args[0] if self.path_args and self._under_v1 else None
+
+    def made_at(self) -> str | None:
+        """Return the first digits of the id of the gateway that made what the request names, if it says.
+
+        It has the files of a session that has ended, unless another gateway went on with that.
+        """
+        key = self.session_wanted()
+        return None if key is None else node_in(key[-UUID_LENGTH:])
+
+    async def hand_on(self, error: errors.OwnedElsewhere) -> None:
+        """Hand the request on, whose body was read, to the gateway that has its session.
+
+        Raises the error outside a cluster, where the answer has begun, and where the body was not kept.
+        """
+        hop = self.services.front.hop
+        if hop is None or error.address is None or self._headers_written or not self.keeps_body:
+            raise error
+        await hop.hand_on(self, error.address, self.raw_body())
+        if self.relay is not None:
+            await self.relay.finish()
 
     def _who(self) -> dict[str, str]:
         """Return the audit trail's fields for the sender: never a token, only its id."""

@@ -17,7 +17,7 @@ import h11
 
 from cellgate.errors import BadProgramAnswer
 from cellgate.ports.headers import Fields
-from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.places import Places
 
 MOST_HEAD: Final = 64 * 1024
@@ -68,7 +68,7 @@ class Exchange:
     """A request and its answer over a connection, which the caller closes.
 
     `peer`: the other side, as messages name it. `patience`: seconds to the first byte of an answer, and
-    between any two of its body; None: no limit.
+    between any two of its body; None: no limit. `failure`: what is raised in the place of BadProgramAnswer.
     """
 
     def __init__(
@@ -76,10 +76,12 @@ class Exchange:
         connection: ExchangeConnection,
         peer: str = "The program",
         patience: float | None = ANSWER_SECONDS,
+        failure: type[CellgateError] = BadProgramAnswer,
     ) -> None:
         self._connection = connection
         self._peer = peer
         self._patience = patience
+        self._failure = failure
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD)
         self._head_until: float | None = None
 
@@ -117,7 +119,7 @@ class Exchange:
                 return self._head(event)
             if isinstance(event, h11.InformationalResponse) and event.status_code == SWITCHING:
                 return self._head(event, switches=True)
-        raise BadProgramAnswer(f"{self._peer} sends interim answers only")
+        raise self._failure(f"{self._peer} sends interim answers only")
 
     async def body(self) -> AsyncGenerator[bytes]:
         """Yield the answer's body as it arrives, with joined pieces, at most one in a turn of the loop.
@@ -137,7 +139,7 @@ class Exchange:
             if event is h11.NEED_DATA:
                 event = await self._next()
         if not isinstance(event, h11.EndOfMessage):
-            raise BadProgramAnswer(f"{self._peer} sent an answer that is not whole")
+            raise self._failure(f"{self._peer} sent an answer that is not whole")
 
     def rest(self) -> bytes:
         """Return the bytes received after the head of an answer that switches protocols."""
@@ -158,19 +160,19 @@ class Exchange:
                     return event
                 data = await self._read()
                 if not data and self._in_head:
-                    raise BadProgramAnswer(f"{self._peer} closed the connection without an answer")
+                    raise self._failure(f"{self._peer} closed the connection without an answer")
                 self._http.receive_data(data)
         except TimeoutError:
-            raise BadProgramAnswer(f"{self._peer} does not answer in time") from None
+            raise self._failure(f"{self._peer} does not answer in time") from None
         except OSError:
-            raise BadProgramAnswer(f"{self._peer} closed the connection") from None
+            raise self._failure(f"{self._peer} closed the connection") from None
 
     def _parsed(self) -> object:
         """Return the next event in the bytes read, or h11's NEED_DATA. Raises BadProgramAnswer."""
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            raise BadProgramAnswer(f"{self._peer} sent no HTTP/1.1: {error}") from None
+            raise self._failure(f"{self._peer} sent no HTTP/1.1: {error}") from None
 
     @property
     def _in_head(self) -> bool:
@@ -190,14 +192,16 @@ class Exchange:
         self, event: h11.Response | h11.InformationalResponse, *, switches: bool = False
     ) -> ProgramAnswer:
         """Return a head's values. Raises BadProgramAnswer if two readers might understand it differently."""
-        fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers.raw_items()]
+        fields = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers.raw_items()
+        ]
         if len(fields) > MOST_FIELDS:
-            raise BadProgramAnswer(f"{self._peer} sent more than {MOST_FIELDS} header fields")
+            raise self._failure(f"{self._peer} sent more than {MOST_FIELDS} header fields")
         if not all(_VALUE.fullmatch(value) for _, value in fields):
-            raise BadProgramAnswer(f"{self._peer} sent control characters in a header field")
+            raise self._failure(f"{self._peer} sent control characters in a header field")
         names = {name.lower() for name, _ in fields}
         if {"content-length", "transfer-encoding"} <= names:
-            raise BadProgramAnswer(f"{self._peer} sent both Content-Length and Transfer-Encoding")
+            raise self._failure(f"{self._peer} sent both Content-Length and Transfer-Encoding")
         if switches or event.status_code == NO_CONTENT:
             # There is no body, so only readers that don't know that would believe its length.
             fields = [(name, value) for name, value in fields if name.lower() != "content-length"]

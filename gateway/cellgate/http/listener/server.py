@@ -37,6 +37,7 @@ from cellgate.fairness.turns import part_of_one
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.client_pace import StreamPhase
+from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings, for_principals
@@ -68,6 +69,9 @@ LOG_SECONDS = 60.0
 FEW_TO_EVICT = 64
 """One in so many connections is closed when there is no place."""
 
+HandedOn = Callable[[str, str, HTTPHeaders], Forwarded | None]
+"""Returns whose a request is, by its method, target and headers, if another gateway hands it on."""
+
 
 class Listener(HTTPServer):
     """Tornado's server with limits. `closed_by_us` gets the reason for each connection that it closes."""
@@ -79,9 +83,13 @@ class Listener(HTTPServer):
         closed_by_us: Callable[[str], None],
         certificate: Certificate | None = None,
         gateway: str | None = None,
+        handed_on: HandedOn | None = None,
         **options: Any,
     ) -> None:
-        """Set up TLS if there is a `certificate`. `gateway`: the id named by the server's own refusals."""
+        """Set up TLS if there is a `certificate`. `gateway`: the id named by the server's own refusals.
+
+        `handed_on`: says whose a request is that another gateway of the cluster hands on; None without one.
+        """
         # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         # Tornado would keep a timer for each head, of an hour; we check all connections ourselves.
@@ -90,6 +98,7 @@ class Listener(HTTPServer):
         self._limits = settings
         self._certificate = certificate
         self._gateway = gateway
+        self._handed_on = handed_on
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
@@ -324,18 +333,31 @@ class Listener(HTTPServer):
         assert isinstance(stream, ClientStream)
         setattr(request_conn, _PARSE, _parse_few)
         stream.waits()
-        if stream.proxy is None:
+        if stream.proxy is not None:
+            self.count_for(stream, PROXY)
+        elif self._handed_on is None:
             return _Request(delegate, stream)
-        self.count_for(stream, PROXY)
-        serves = partial(self._serves, stream, stream.proxy, request_conn.context)
-        return _Request(delegate, stream, serves)
+        return _Request(delegate, stream, partial(self._serves, stream, request_conn.context))
 
-    def _serves(self, stream: ClientStream, proxy: str, context: Any, headers: HTTPHeaders) -> bool:
+    def _serves(
+        self, stream: ClientStream, context: Any, start: RequestStartLine, headers: HTTPHeaders
+    ) -> bool:
         """Make the request look as if its client had connected directly. False if there is no place for it.
 
         `context` is tornado's, from which each request takes its client's address and its scheme.
         """
-        forwarded = self._limits.proxies.read(proxy, headers)
+        if self._handed_on is not None:
+            # The connection's request before may have been another client's.
+            stream.address = stream.address or context.remote_ip
+            context.remote_ip, context.protocol = stream.address, stream.scheme
+            handed_on = self._handed_on(start.method, start.path, headers)
+            if handed_on is not None:
+                # Its connection counts for the other gateway, and at that one for the client.
+                context.remote_ip, context.protocol = handed_on.address, handed_on.scheme
+                return True
+        if stream.proxy is None:
+            return True
+        forwarded = self._limits.proxies.read(stream.proxy, headers)
         context.remote_ip = forwarded.address
         context.protocol = forwarded.scheme or stream.scheme
         if forwarded.host is not None:
@@ -379,14 +401,14 @@ def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
 class _Request(HTTPMessageDelegate):
     """Reports a request's progress to the stream, and when the client waits for us.
 
-    `serves`: called with the headers of a request that a trusted proxy passes on.
+    `serves`: called with the head of a request that a trusted proxy or another gateway may pass on.
     """
 
     def __init__(
         self,
         inner: HTTPMessageDelegate,
         stream: ClientStream,
-        serves: Callable[[HTTPHeaders], bool] | None = None,
+        serves: Callable[[RequestStartLine, HTTPHeaders], bool] | None = None,
     ) -> None:
         self._inner = inner
         self._stream = stream
@@ -396,7 +418,8 @@ class _Request(HTTPMessageDelegate):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        if self._serves is not None and not self._serves(headers):
+        assert isinstance(start_line, RequestStartLine)
+        if self._serves is not None and not self._serves(start_line, headers):
             self._refused = True
             self._stream.turn_away()
             return None
