@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 SCHEMES = ("postgresql://", "postgres://")
 
 
-def record_address(url: str) -> RecordAddress:
-    """Return the address of a record in PostgreSQL.
+def record_address(url: str, option: str = "--record") -> RecordAddress:
+    """Return the address of a record in PostgreSQL. `option`: which one it was given by.
 
     Raises InvalidInput for an invalid address, without repeating it; StorageError when psycopg is missing.
     """
     if not url.startswith(SCHEMES):
         raise InvalidInput(
-            "--record takes a database of PostgreSQL, such as postgresql://user@host/database; without it the"
-            " record is in SQLite, in the data folder"
+            f"{option} takes a database of PostgreSQL, such as postgresql://user@host/database; without it"
+            " the record is in SQLite, in the data folder"
         )
     try:
         from cellgate.record.store.postgresql.record_connection import RecordAddress  # noqa: PLC0415
