@@ -31,7 +31,6 @@ from cellgate_kernels.base.resources import parse_size
 from cellgate_kernels.forking.server import ForkServer, ForkSettings
 from cellgate_kernels.forking.shared_containers import SharedContainers
 from cellgate_kernels.protocol.outputs import OutputCaps
-from tests.support.shared_keys import share
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,7 +55,6 @@ CONSTANTS: Mapping[str, tuple[type, str]] = {
     "zygote_modules": (ForkSettings, "modules"),
 }
 """Where each is declared."""
-SHARED_KEYS = "shared_keys"
 
 
 def changed(settings: T, values: Mapping[tuple[type, str], object]) -> T:
@@ -70,13 +68,7 @@ def changed(settings: T, values: Mapping[tuple[type, str], object]) -> T:
 
 
 def use(given: Mapping[str, object]) -> None:
-    """Let the gateway that this process is about to start have these constants.
-
-    `SHARED_KEYS` among them are the words for ``shared_keys``.
-    """
-    given = dict(given)
-    if isinstance(words := given.pop(SHARED_KEYS, None), list):
-        share(*words)
+    """Let the gateway that this process is about to start have these constants."""
     running = assembly.running
     values = {CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v for name, v in given.items()}
     mock.patch.object(assembly, "running", lambda settings: running(changed(settings, values))).start()

@@ -79,8 +79,10 @@ class Owners(Ownership):
             self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
 
     def address_of(self, node: str) -> str | None:
-        found = self._membership.nodes.get(node)
-        return found.url if found is not None and found.lives and node != self.node else None
+        found = [each for each in self._membership.nodes.values() if each.id.startswith(node)]
+        if len(found) != 1 or found[0].id == self.node or not found[0].lives:
+            return None
+        return found[0].url
 
     async def held(self) -> Collection[Owned]:
         await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
@@ -89,7 +91,7 @@ class Owners(Ownership):
     # ---- sessions that other nodes took over --------------------------------------------------------------
 
     def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
-        """Call `end` with each key `in_use` that another node has taken, found out after a silence of ours."""
+        """Call `end` with each key `in_use` that another node has taken, found out after our own silence."""
         self._in_use, self._end = in_use, end
         self._membership.late = self._look_soon
 

@@ -81,7 +81,7 @@ class BaseHandler(MessageHandler):
             login = self._authenticate()
             if not isinstance(login, Login):
                 self.sender.check_attempts(login)
-                return self._prepare_later(self._ask(login))
+                return self._prepare_later(self._let_in_later(login))
             elsewhere = self._let_in(login)
         except CellgateError as error:
             return self._refuse_request(error)
@@ -112,7 +112,7 @@ class BaseHandler(MessageHandler):
             self.set_header("Cross-Origin-Resource-Policy", "same-origin")
         return login
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _let_in_later(self, ask: Ask) -> None:
         elsewhere = self._let_in(await ask(self.sender.origin))
         if elsewhere is not None:
             await elsewhere

@@ -15,14 +15,9 @@ def open_hop(
     settings: GatewaySettings, storage: Storage, keys: SessionKeys, stack: AsyncExitStack
 ) -> Hop | None:
     """Return the way to the other gateways; None without a cluster."""
-    place = _place(settings, storage)
-    if place is None:
+    if settings.cluster is None or storage.cluster is None:
         return None
-    hop = Hop(place, keys)
+    member = storage.cluster.membership
+    hop = Hop(HopPlace(member.node, settings.cluster.advertise, member.hop_key), keys)
     stack.push_async_callback(hop.close)
     return hop
-
-
-def _place(settings: GatewaySettings, storage: Storage) -> HopPlace | None:
-    """Return this gateway's place in its cluster; None without one."""
-    return None

@@ -13,7 +13,7 @@ In a cluster the gateways hand requests on to each other, and refuse none becaus
 OWNER_ADDRESS: Final = "Cellgate-Owner-Address"
 """Of an answer: the URL of the gateway, which is one of a cluster."""
 HOP: Final = "Cellgate-Hop"
-"""Of a request that one gateway of a cluster hands on to another: who hands it on, and whose it is, signed."""
+"""Of a request that a gateway of a cluster hands on to another: which one does, and whose it is, signed."""
 OURS: Final = "cellgate-"
 """The beginning of all these headers' names, in lower case."""
 NODE_DIGITS: Final = 8

@@ -126,7 +126,7 @@ class UploadHandler(BaseHandler):
         assert self._incoming is not None
         return self.services.sessions.files.begin(self._incoming)
 
-    async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
+    async def data_received(self, chunk: bytes | memoryview) -> None:
         if self.relay is not None:
             await self.relay.pass_on(bytes(chunk))
             return
