@@ -58,7 +58,8 @@ def test_a_session_that_has_ended_is_read_anywhere(pair: Pair, session: str) -> 
     assert pair.other.delete(f"/v1/sessions/{session}").status == 204
     for gateway in (pair.one, pair.other):
         answer = gateway.get(f"/v1/sessions/{session}/executions")
-        assert (answer.status, answer.headers[OWNER]) == (200, pair.node(gateway))
+        assert answer.status == 200, answer.body
+        assert answer.headers[OWNER] == pair.node(gateway)
 
 
 def test_a_key_in_a_body_leads_to_its_gateway(pair: Pair, session: str) -> None:
@@ -160,19 +161,16 @@ async def test_a_websocket_of_events_passes(pair: Pair, session: str) -> None:
     url = f"{pair.other.url}/v1/sessions/{session}/ws".replace("http", "ws", 1)
     request = HTTPRequest(url, headers={"Authorization": f"Bearer {TOKEN}"})
     async with websocket(request) as opened:
-        await opened.write_message(json.dumps({"op": "execute", "id": 1, "code": "x + 2"}))
-        found: list[dict[str, Any]] = []
-        while not found or found[-1]["type"] != "finished" or "20" in str(found[-1]):
+        await opened.write_message(json.dumps({"id": 1, "execute": {"code": "x + 2"}}))
+        found = ""
+        while '"22"' not in found:
             message = await opened.read_message()
-            assert message is not None
-            found.append(json.loads(message))
-            if found[-1].get("type") == "finished" and found[-1]["seq"] > 8:
-                break
+            assert isinstance(message, str)
+            found += message
         await asyncio.to_thread(pair.one.delete, f"/v1/sessions/{session}")
         while await opened.read_message() is not None:
             pass
         assert (opened.close_code, opened.close_reason) == (1000, "The session has ended")
-    assert any('"22"' in json.dumps(event) for event in found)
 
 
 async def test_a_kernel_is_reached_by_its_id(pair: Pair, session: str) -> None:
