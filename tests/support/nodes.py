@@ -44,6 +44,12 @@ class Pair:
             )
             db.execute("INSERT INTO owners VALUES (%s, %s, %s, %s)", (PRINCIPAL, key, node, node))
 
+    def hop_key(self) -> bytes:
+        """The key with which gateways sign what they hand on."""
+        with psycopg.connect(self.database) as db:
+            ((key,),) = db.execute("SELECT key FROM node_keys WHERE purpose = 'hop'").fetchall()
+        return bytes(key)
+
 
 @contextmanager
 def pair_of(folder: Path, **options: object) -> Iterator[Pair]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
-from cellgate.errors import StorageError
+from cellgate.errors import Draining, StorageError
 from cellgate.record.store.postgresql.record_connection import Connection, RecordAddress, RecordConnection
 from cellgate.sessions.ownership import OURS, KeyOwner, Owned, Ownership
 from cellgate_kernels.base.tasks import Supervisor
@@ -25,15 +25,13 @@ MOST_TRIES = 8
 """The most attempts at a key that others claim and free just then."""
 
 
-class Owners(Ownership):
+class KeyOwners(Ownership):
     """The owners of all keys. `close` it once no session is open, before the membership and the record."""
 
     def __init__(self, membership: Membership, address: RecordAddress) -> None:
         self._membership = membership
         self._db = RecordConnection(address, "cluster-owners")
         self._tasks = Supervisor(lambda: {"node": membership.node})
-        self.fenced = 0
-        """The number of sessions that another node took over from this one."""
         self._in_use: Callable[[], Collection[Owned]] = tuple
         self._end: Callable[[Owned], None] = lambda _: None
 
@@ -52,7 +50,7 @@ class Owners(Ownership):
         for _ in range(MOST_TRIES):
             found = await self._db.repeatable(_row, statements.CLAIM, asked)
             assert found is not None
-            known, mine, former, url, home, epoch = found
+            known, mine, former, home, epoch = found
             if not known:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
@@ -64,8 +62,9 @@ class Owners(Ownership):
                         "A session is taken over from the node %s, epoch %s", former, epoch, extra=ids
                     )
                 return OURS if home in {None, self.node} else KeyOwner(moved=True)
-            if former not in {None, self.node}:
-                return self._owner(former, url)
+            owner = await self.find(principal, key)
+            if owner is not None and owner != OURS:
+                return owner
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
     def _owner(self, node: str, url: str | None) -> KeyOwner:
@@ -74,8 +73,11 @@ class Owners(Ownership):
     def release(self, principal: str, key: str) -> None:
         if principal:
             asked = self._membership.asked(principal=principal, key=key)
-            # Given to the thread now: a claim that follows must come after it.
-            freed = self._db.run(_do, statements.RELEASE, asked)
+            try:
+                # Given to the thread now: a claim that follows must come after it.
+                freed = self._db.run(_do, statements.RELEASE, asked)
+            except StorageError:
+                return  # the connection is closed, and has freed all keys before
             self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
 
     def address_of(self, node: str) -> str | None:
@@ -84,6 +86,10 @@ class Owners(Ownership):
             return None
         return found[0].url
 
+    def check_opens(self) -> None:
+        if self._membership.draining:
+            raise Draining("This gateway is being drained and opens no more sessions; another one does")
+
     async def held(self) -> Collection[Owned]:
         await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
         return await self._db.repeatable(_keys, statements.HELD, self._membership.asked())
@@ -91,7 +97,7 @@ class Owners(Ownership):
     # ---- sessions that other nodes took over --------------------------------------------------------------
 
     def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
-        """Call `end` with each key `in_use` that another node has taken, found out after our own silence."""
+        """Call `end` with each key `in_use` that another node has taken, after a silence of this one."""
         self._in_use, self._end = in_use, end
         self._membership.late = self._look_soon
 

@@ -2,7 +2,8 @@
 
 Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
 the database's. `owners` says which node has a key (`node`; NULL: none), and which one had it last (`home`),
-where the session's files are; a claim of another node's key also raises the epoch of the session's record.
+where the session's files are, and both before the last claim (`former`, `former_home`). A claim of another
+node's key also raises the epoch of the session's record.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ CREATE TABLE IF NOT EXISTS nodes (
     used integer NOT NULL,
     warm integer NOT NULL,
     takeovers bigint NOT NULL,
+    lease double precision NOT NULL,
     beat_at timestamptz NOT NULL,
     steady_since timestamptz NOT NULL
 ) WITH (fillfactor = 50);
@@ -27,6 +29,8 @@ CREATE TABLE IF NOT EXISTS owners (
     key text NOT NULL,
     node text,
     home text NOT NULL,
+    former text,
+    former_home text,
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS node_keys (
@@ -37,7 +41,6 @@ CREATE INDEX IF NOT EXISTS owners_of_node ON owners (node) WHERE node IS NOT NUL
 """
 
 _LEASE = "make_interval(secs => %(lease)s)"
-_FRESH = f"beat_at > clock_timestamp() - {_LEASE}"
 STEADY: Final = f"""(SELECT beat_at > clock_timestamp() - {_LEASE} / 2
     AND steady_since < clock_timestamp() - {_LEASE} FROM me)"""  # noqa: S608
 """Whether this node may declare others dead. After an outage of the database the beats of all nodes are old,
@@ -46,14 +49,18 @@ ones afterwards as well, so for another node to look dead, this one must have mi
 """
 _ME = """me AS MATERIALIZED (SELECT * FROM nodes
     WHERE id = %(node)s AND incarnation = %(incarnation)s)"""
-_GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND n.{_FRESH})"
+_LIVES = "n.beat_at > clock_timestamp() - make_interval(secs => n.lease)"
+_GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND {_LIVES})"
+
+_NODE = """id, url, state, capacity, used, warm, takeovers, lease, beat_at,
+    extract(epoch FROM clock_timestamp() - beat_at)::float8"""
 
 # ---- nodes ------------------------------------------------------------------------------------------------
 
 JOIN: Final = """INSERT INTO nodes AS n
-    VALUES (%(node)s, 1, %(url)s, 'up', 0, 0, 0, 0, clock_timestamp(), clock_timestamp())
+    VALUES (%(node)s, 1, %(url)s, 'up', 0, 0, 0, 0, %(lease)s, clock_timestamp(), clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET incarnation = n.incarnation + 1, url = excluded.url, state = 'up',
-        takeovers = 0, beat_at = clock_timestamp(), steady_since = clock_timestamp()
+        takeovers = 0, lease = excluded.lease, beat_at = clock_timestamp(), steady_since = clock_timestamp()
     RETURNING incarnation"""
 KEY: Final = """INSERT INTO node_keys AS k VALUES (%(purpose)s, %(key)s)
     ON CONFLICT (purpose) DO UPDATE SET key = k.key RETURNING key"""
@@ -64,49 +71,59 @@ BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
         beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
         takeovers = %(takeovers)s
         WHERE id = %(node)s AND incarnation = %(incarnation)s RETURNING id)
-    SELECT id, url, state, capacity, used, warm, takeovers, beat_at,
-        extract(epoch FROM clock_timestamp() - beat_at)::float8, EXISTS (SELECT FROM beaten)
-    FROM nodes ORDER BY id"""  # noqa: S608 - constants of this module
+    SELECT {_NODE}, EXISTS (SELECT FROM beaten) FROM nodes ORDER BY id"""  # noqa: S608
 """Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
+LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
+DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
+REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
+        AND (state = 'down' OR NOT {_LIVES}) RETURNING id),
+    freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone))
+    SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
 
 # ---- owners -----------------------------------------------------------------------------------------------
 
+_OTHERS = f"o.node <> %(node)s AND NOT ({STEADY} AND {_GONE})"
+_OF_ONE = "o.principal = %(principal)s AND o.key = %(key)s"
 FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
-    WHERE o.principal = %(principal)s AND o.key = %(key)s
-        AND (o.node = %(node)s OR NOT ({STEADY} AND {_GONE}))"""  # noqa: S608
+    WHERE {_OF_ONE} AND (o.node = %(node)s OR {_OTHERS})"""  # noqa: S608
 """Returns no row for a key that this node may claim."""
 CLAIM: Final = f"""WITH {_ME},
-    was AS MATERIALIZED (SELECT node, home FROM owners
-        WHERE principal = %(principal)s AND key = %(key)s),
     mine AS (INSERT INTO owners AS o (principal, key, node, home)
         SELECT %(principal)s, %(key)s, id, id FROM me
-        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home
-            WHERE o.node IS NULL OR o.node = excluded.node OR ({STEADY} AND {_GONE})
-        RETURNING node),
+        WHERE NOT EXISTS (SELECT FROM owners AS o WHERE {_OF_ONE} AND {_OTHERS})
+        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home,
+            former = o.node, former_home = o.home
+            WHERE o.node IS NULL OR NOT ({_OTHERS})
+        RETURNING former, former_home),
     raised AS (UPDATE sessions SET epoch = epoch + 1
-        WHERE principal = %(principal)s AND key = %(key)s AND EXISTS (SELECT FROM mine)
-            AND (SELECT node FROM was) <> %(node)s
+        WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
-    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM mine), (SELECT node FROM was),
-        (SELECT url FROM nodes WHERE id = (SELECT node FROM was)), (SELECT home FROM was),
-        (SELECT epoch FROM raised)"""  # noqa: S608
-"""Returns whether this process is its node's, whether the key is its own now, and who had it before."""
+    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM mine), (SELECT former FROM mine),
+        (SELECT former_home FROM mine), (SELECT epoch FROM raised)"""  # noqa: S608
+"""Returns whether this process is its node's, whether the key is its own now, and who had it before.
+
+The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
+"""
 _MINE = """o.node = %(node)s AND EXISTS (SELECT FROM me)"""
 _OF_KEY = "o.principal = s.principal AND o.key = s.key"
 
 
 def _release(which: str) -> str:
-    """Return a statement that frees keys: the home of a recorded session is kept."""
+    """Return a statement that frees keys of a node whose session has ended, and keeps the home of each.
+
+    A session that has not ended stays with its node: its kernel is left to the node's next process, or its
+    end waits to be written.
+    """
     recorded = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY})"
+    left_open = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
     return f"""WITH {_ME},
         forgotten AS (DELETE FROM owners AS o WHERE {_MINE} AND {which} AND NOT {recorded})
-        UPDATE owners AS o SET node = NULL WHERE {_MINE} AND {which} AND {recorded}"""  # noqa: S608
+        UPDATE owners AS o SET node = NULL
+            WHERE {_MINE} AND {which} AND {recorded} AND NOT {left_open}"""  # noqa: S608
 
 
-RELEASE: Final = _release("o.principal = %(principal)s AND o.key = %(key)s")
-RELEASE_ENDED: Final = _release(
-    f"NOT EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
-)
-"""Frees all keys of a node but those whose session has not ended, such as those of kernels that are kept."""
+RELEASE_ENDED: Final = _release("TRUE")
+"""Frees all keys of a node whose session has ended, or never began."""
+RELEASE: Final = _release(_OF_ONE)
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"

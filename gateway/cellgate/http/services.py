@@ -15,7 +15,7 @@ from cellgate.sessions.sandboxes import Sandboxes
 
 if TYPE_CHECKING:
     from cellgate.cluster.membership import Membership
-    from cellgate.cluster.owners import Owners
+    from cellgate.cluster.owners import KeyOwners
     from cellgate.console.assets import Assets
     from cellgate.console.sign_ins import SignIns
     from cellgate.http.access import AccessPolicy
@@ -49,7 +49,7 @@ class Cluster:
     """This gateway as a node of a cluster, and the owners of the sessions there."""
 
     membership: Membership
-    owners: Owners
+    owners: KeyOwners
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,8 @@ class Services:
         found = []
         if self.sessions.manager.keys.closing:
             found.append(Problem.SHUTTING_DOWN)
+        if self.storage.cluster is not None and self.storage.cluster.membership.draining:
+            found.append(Problem.DRAINING)
         if not self.storage.journal.writable:
             found.append(Problem.STORAGE)
         if self.kernels.engine is not None and not self.kernels.engine.answers:

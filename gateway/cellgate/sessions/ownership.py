@@ -41,6 +41,9 @@ class Ownership(Protocol):
     of this gateway, as ids that it makes begin; empty for the only gateway.
     """
 
+    shared: bool = True
+    """Whether other gateways may have left sessions open in the record."""
+
     @property
     def node(self) -> str:
         """The id of this gateway."""
@@ -61,6 +64,9 @@ class Ownership(Protocol):
         Returns at once and raises nothing. If it fails, the key is free once this gateway is gone.
         """
 
+    def check_opens(self) -> None:
+        """Check that this gateway is to open more sessions. Raises Draining."""
+
     async def held(self) -> Collection[Owned] | None:
         """Return the keys that a former process of this gateway has left to this one; None: all."""
 
@@ -77,6 +83,8 @@ class Ownership(Protocol):
 class Alone(Ownership):
     """The ownership of the only gateway with a record: every key is its own."""
 
+    shared = False
+
     @property
     def node(self) -> str:
         return ""
@@ -89,6 +97,9 @@ class Alone(Ownership):
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: there is no other gateway."""
+
+    def check_opens(self) -> None:
+        """Raise nothing: there is no other gateway."""
 
     async def held(self) -> Collection[Owned] | None:
         return None
