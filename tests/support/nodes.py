@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.conftest import serving
 from tests.support.free_ports import free_port
@@ -38,11 +39,13 @@ class Pair:
         """Let a third node with this URL have a session's key, and be alive for good."""
         with psycopg.connect(self.database, autocommit=True) as db:
             db.execute(
-                "INSERT INTO nodes VALUES (%s, 1, %s, 'up', 0, 0, 0, 0, 'infinity', clock_timestamp())"
-                " ON CONFLICT (id) DO UPDATE SET url = excluded.url",
-                (node, url),
+                "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes AS n LIMIT 1",
+                (Jsonb({"id": node, "url": url, "beat_at": "2100-01-01"}),),
             )
-            db.execute("INSERT INTO owners VALUES (%s, %s, %s, %s)", (PRINCIPAL, key, node, node))
+            db.execute(
+                "INSERT INTO owners (principal, key, node, home) VALUES (%s, %s, %s, %s)",
+                (PRINCIPAL, key, node, node),
+            )
 
     def hop_key(self) -> bytes:
         """The key with which gateways sign what they hand on."""
@@ -85,10 +88,10 @@ class Owner:
     """A server in the place of a gateway: `serve` gets each of its connections, in a thread."""
 
     def __init__(self, serve: Callable[[socket.socket], None]) -> None:
-        self.heads: list[str] = []
         self._serve = serve
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._connections: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -105,12 +108,16 @@ class Owner:
     def _serve_one(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.settimeout(PATIENCE)
+            self._connections.append(connection)
             self._serve(connection)
 
     def close(self) -> None:
-        """Take no more connections, and wait for the ends of all."""
+        """Take no more connections, and end all."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # it has ended
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive()
