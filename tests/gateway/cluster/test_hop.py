@@ -15,7 +15,7 @@ from tornado.httpclient import HTTPRequest
 from cellgate.client import Gateway
 from tests.support.channels import Channels
 from tests.support.nodes import OWNER, Pair, pair
-from tests.support.server import TOKEN, send, until
+from tests.support.server import TOKEN, GatewayProcess, send, until
 from tests.support.websockets import websocket
 
 __all__ = ["pair"]
@@ -240,3 +240,24 @@ def _last(pair: Pair, session: str, status: str) -> str:
         return last[0]["execution"] if last and last[0]["status"] == status else None
 
     return until(found, "no such execution")
+
+
+async def test_the_client_goes_to_the_owner_by_itself(pair: Pair, session: str) -> None:
+    gateway = Gateway(pair.other.url, TOKEN)
+    there = gateway.session(session)
+    handed_on = _answers(pair.other)
+    for _ in range(4):
+        assert (await there.run("x")).text == "20"
+    # The first answer told where the session is.
+    assert _answers(pair.other) - handed_on < 4
+    moved = Gateway(pair.other.url, TOKEN).session(f"{session}-2")
+    await moved.run("1")
+    await moved.end()
+
+
+def _answers(gateway: GatewayProcess) -> int:
+    """How many requests a gateway has answered with 200, without those of this function."""
+    text = gateway.get("/metrics").body.decode()
+    name = 'cellgate_http_responses_total{status="200"}'
+    (line,) = [line for line in text.splitlines() if line.startswith(name)]
+    return int(float(line.rpartition(" ")[2])) - 1
