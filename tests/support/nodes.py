@@ -42,6 +42,11 @@ class Pair:
                 "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes AS n LIMIT 1",
                 (Jsonb({"id": node, "url": url, "beat_at": "2100-01-01"}),),
             )
+        self.own(key, node)
+
+    def own(self, key: str, node: str) -> None:
+        """Let a node have a session's key."""
+        with psycopg.connect(self.database, autocommit=True) as db:
             db.execute(
                 "INSERT INTO owners (principal, key, node, home) VALUES (%s, %s, %s, %s)",
                 (PRINCIPAL, key, node, node),
