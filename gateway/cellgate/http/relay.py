@@ -7,12 +7,12 @@ the other side's connection, as HTTP/1.1; ``programs`` and ``hop`` choose it and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from tornado.httputil import HTTPInputError, HTTPOutputError
+from tornado.httputil import HTTPInputError, HTTPOutputError, HTTPServerRequest
 from tornado.iostream import IOStream, StreamClosedError
 
 from cellgate.errors import BadProgramAnswer
@@ -22,12 +22,38 @@ from cellgate.ports.headers import Fields
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
 
-if TYPE_CHECKING:
-    from cellgate.http.message import MessageHandler
-
 BROKEN: Final = (OSError, StreamClosedError)
 FAILURES: Final = (CellgateError, *BROKEN)
 """Failures of the other side's answer, which are reported to the waiting client."""
+
+
+class RelayedHandler(Protocol):
+    """A handler, as far as a relay needs one; see ``message``."""
+
+    request: HTTPServerRequest
+    disconnected: bool
+
+    @property
+    def client_stream(self) -> ClientStream | None:
+        """The client's connection; None once it was detached."""
+
+    def check(self) -> None:
+        """Raise the refusal of the request, if any."""
+
+    def begin_answer_of_another(self, status: int, reason: str, fields: Iterable[tuple[str, str]]) -> None:
+        """Put another server's head in the place of the handler's."""
+
+    def write(self, chunk: bytes, /) -> None:
+        """Add bytes to the answer."""
+
+    def flush(self) -> Awaitable[None]:
+        """Send the bytes that were added."""
+
+    def finish(self) -> object:
+        """Send the end of the answer."""
+
+    def detach(self) -> IOStream:
+        """Return the connection, which is the caller's from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +75,7 @@ class Relay:
     """One request and its answer."""
 
     def __init__(
-        self, handler: MessageHandler, connection: ExchangeConnection, exchange: Exchange, way: RelayWay
+        self, handler: RelayedHandler, connection: ExchangeConnection, exchange: Exchange, way: RelayWay
     ) -> None:
         self._handler = handler
         self._connection = connection

@@ -10,7 +10,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from tornado.iostream import IOStream
 
@@ -20,7 +20,7 @@ from cellgate.http.hop.peers import Peers
 from cellgate.http.hop.signature import HopPlace, HopSigner
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.streams import ClientStream
-from cellgate.http.relay import Relay, RelayWay
+from cellgate.http.relay import Relay, RelayedHandler, RelayWay
 from cellgate.ports.exchange import Exchange, ProgramAnswer
 from cellgate.ports.headers import Fields
 from cellgate.sessions.keys import SessionKeys
@@ -29,15 +29,28 @@ from cellgate.wire.owner import HOP, NODE_DIGITS
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
 
-if TYPE_CHECKING:
-    from cellgate.http.base import BaseHandler
-
 OWNER_NAMED: Final = "The gateway that has the session"
 EVICTED_SECONDS: Final = 1.0
 """Seconds in which the owner closes a WebSocket, whose login has ended, in its own protocol."""
 
 CLIENT_SILENCE: Final = 180
 """Seconds after which a client that acknowledges nothing is gone, as at the owner itself."""
+
+
+class HoppingHandler(RelayedHandler, Protocol):
+    """A handler, as far as its request may be handed on; see ``base``."""
+
+    owner: str
+    relay: Relay | None
+
+    def session_wanted(self) -> str | None:
+        """Return the key of the session that the request is about, as far as its head says; else None."""
+
+    def made_at(self) -> str | None:
+        """Return the first digits of the id of the gateway that made what the request names, if it says."""
+
+    def note_access(self) -> None:
+        """Note in the audit trail that somebody else than their owner asks for sessions."""
 
 
 class Hop:
@@ -50,7 +63,7 @@ class Hop:
         self._keys = keys
         self._peers = Peers()
 
-    def look(self, handler: BaseHandler) -> Awaitable[None] | None:
+    def look(self, handler: HoppingHandler) -> Awaitable[None] | None:
         """Return how to hand a request on, if another gateway may have its session; None if it is here."""
         key = handler.session_wanted()
         if key is not None:
@@ -60,7 +73,7 @@ class Hop:
         made_at = handler.made_at()
         return None if key is None and made_at is None else self._look(handler, key, made_at)
 
-    async def _look(self, handler: BaseHandler, key: str | None, made_at: str | None) -> None:
+    async def _look(self, handler: HoppingHandler, key: str | None, made_at: str | None) -> None:
         owner = None
         if key is not None and SESSION_KEY.fullmatch(key):
             owner = await self._keys.ownership.find(handler.owner, key)
@@ -72,7 +85,7 @@ class Hop:
         else:
             await self.hand_on(handler, address)
 
-    async def hand_on(self, handler: BaseHandler, address: str, body: bytes | None = None) -> None:
+    async def hand_on(self, handler: HoppingHandler, address: str, body: bytes | None = None) -> None:
         """Begin the request at the gateway with this URL. `body`: all of it, if it has been read already.
 
         Raises OwnedElsewhere if it was handed on already, OwnerUnreachable, and InvalidInput.
@@ -121,7 +134,7 @@ def _joined(client: IOStream) -> None:
     client.evict = lambda: asyncio.get_running_loop().call_later(EVICTED_SECONDS, drop)
 
 
-def _framing(handler: BaseHandler, body: bytes | None, *, upgrade: bool) -> Fields:
+def _framing(handler: HoppingHandler, body: bytes | None, *, upgrade: bool) -> Fields:
     """Return the fields that frame the request's body. Raises InvalidInput."""
     headers = handler.request.headers
     length = headers.get("Content-Length")
