@@ -12,7 +12,8 @@ from functools import partial
 from cellgate import errors
 from cellgate.http.described import masked, method_of
 from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE
-from cellgate.http.message import MAX_DRAINED_BODY, MessageHandler
+from cellgate.http.handed_on import HandedOnHandler
+from cellgate.http.message import MAX_DRAINED_BODY
 from cellgate.http.near_path import near_path
 from cellgate.http.operation import needs_of, operation_of, requires
 from cellgate.http.sender import Sender
@@ -20,7 +21,7 @@ from cellgate.http.services import Services
 from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown
 from cellgate.identity.principal import Ask, Login, Principal
-from cellgate.wire.owner import OWNER, UUID_LENGTH, node_in
+from cellgate.wire.owner import OWNER
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.threads import work_for
 
@@ -36,11 +37,8 @@ SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event
 _SHOWN_OWNER = 64
 
 
-class BaseHandler(MessageHandler):
+class BaseHandler(HandedOnHandler):
     """A handler whose methods run only after the access checks. `sender`: where the request comes from."""
-
-    owner: str
-    """The principal whose sessions the request is about."""
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
@@ -51,11 +49,6 @@ class BaseHandler(MessageHandler):
     def principal(self) -> Principal:
         """The principal that sent the request."""
         return self.login.principal
-
-    @property
-    def node(self) -> str:
-        """The id of this gateway in its cluster; empty without one."""
-        return self.services.sessions.manager.keys.ownership.node
 
     def prepare(self) -> Awaitable[None] | None:
         """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained.
@@ -227,30 +220,6 @@ class BaseHandler(MessageHandler):
                     "session": masked(self.path_args[0], self.is_token) if self.path_args else "",
                 }
             )
-
-    def session_wanted(self) -> str | None:
-        """Return the key of the session that the request is about, as far as its head says; else None."""
-        return self.path_args[0] if self.path_args and self._under_v1 else None
-
-    def made_at(self) -> str | None:
-        """Return the first digits of the id of the gateway that made what the request names, if it says.
-
-        It has the files of a session that has ended, unless another gateway went on with that.
-        """
-        key = self.session_wanted()
-        return None if key is None else node_in(key[-UUID_LENGTH:])
-
-    async def hand_on(self, error: errors.OwnedElsewhere) -> None:
-        """Hand the request on, whose body was read, to the gateway that has its session.
-
-        Raises the error outside a cluster, where the answer has begun, and where the body was not kept.
-        """
-        hop = self.services.front.hop
-        if hop is None or error.address is None or self._headers_written or not self.keeps_body:
-            raise error
-        await hop.hand_on(self, error.address, self.raw_body())
-        if self.relay is not None:
-            await self.relay.finish()
 
     def _who(self) -> dict[str, str]:
         """Return the audit trail's fields for the sender: never a token, only its id."""

@@ -15,7 +15,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
-from tornado.httputil import HTTPHeaders
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
@@ -25,6 +24,7 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate.http.malformed import malformed, not_text
 from cellgate.http.operation import Format, Operation, operation_of
 from cellgate.http.queries import read_query
+from cellgate.http.relayed_request import RelayingHandler
 from cellgate.http.unfit import unfit
 from cellgate.identity.principal import Login
 from cellgate.wire.base import Query
@@ -35,7 +35,6 @@ from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy, weigh
 
 if TYPE_CHECKING:
-    from cellgate.http.relay import Relay
     from cellgate.http.services import Services
 
 logger = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ def says_nothing(body: bytes) -> bool:
 
 
 @stream_request_body
-class MessageHandler(RequestHandler):
+class MessageHandler(RelayingHandler):
     """A handler whose body is read in pieces, so that a refused request is never held in memory."""
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
@@ -126,10 +125,6 @@ class MessageHandler(RequestHandler):
     disconnected = False
     refusal: str | None = None
     """The reason of the error that was answered, if any."""
-    is_expected = False
-    """Whether an answer of 500 or above is no failure: the gateway is starting or ending."""
-    relay: Relay | None = None
-    """The exchange with another server that answers the request in the place of this handler's method."""
     _refused: CellgateError | None = None
 
     def initialize(self, services: Services) -> None:
@@ -294,22 +289,6 @@ class MessageHandler(RequestHandler):
         super().on_connection_close()
         self.disconnected = True
         self.leave_relay()
-
-    def leave_relay(self) -> None:
-        """Close the connection to the server that answers in this handler's place, if one does."""
-        if self.relay is not None:
-            self.relay.close()
-
-    def begin_answer_of_another(self, status: int, reason: str, fields: Iterable[tuple[str, str]]) -> None:
-        """Put another server's head in the place of this handler's, without any header of the gateway's.
-
-        What the other server says is no failure of this gateway.
-        """
-        self._headers = HTTPHeaders()
-        self.set_status(status, reason or None)
-        for name, value in fields:
-            self.add_header(name, value)
-        self.is_expected = True
 
     def set_location(self, path: str) -> None:
         """Name a resource of this gateway in the answer's Location; `path` as in the table of paths."""

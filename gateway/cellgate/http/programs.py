@@ -18,7 +18,7 @@ from cellgate.execution.checks import check_session_key
 from cellgate.http.access import host_name, origin_host
 from cellgate.http.base import BaseHandler
 from cellgate.http.plain_page import POLICY, plain_page
-from cellgate.http.relay import Relay, RelayWay
+from cellgate.http.relayed_request import RelayedRequest, RelayWay
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.ports.exchange import Exchange, ProgramAnswer
@@ -262,7 +262,7 @@ class ProgramHandler(BaseHandler):
         if self.disconnected:
             connection.close()
             return
-        relay = Relay(
+        relay = RelayedRequest(
             self, connection, Exchange(connection), RelayWay(self._answer_fields, idle=IDLE_SECONDS)
         )
         await relay.begin(self.request.method or "", target.path, fields)

@@ -188,11 +188,10 @@ def _listener(
 ) -> Listener:
     return Listener(
         application,
-        settings=settings,
+        settings=settings if hop is None else replace(settings, handed_on=hop.signer.read),
         certificate=certificate,
         closed_by_us=lambda reason: services.front.metrics.closed_connections[reason].inc(),
         gateway=application.settings.get("owner"),
-        handed_on=None if hop is None else hop.signer.read,
         max_body_size=MAX_REQUEST_BYTES,
         max_buffer_size=MAX_BUFFER_BYTES,
         max_header_size=MAX_HEAD_BYTES,

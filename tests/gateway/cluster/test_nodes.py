@@ -266,7 +266,7 @@ def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
     cluster = [f"--cluster={database}", "--advertise=http://three.example:8888"]
     uses = "Another gateway, or a command, uses the record"
     node = start_node()
-    assert "cluster    as http://one.example:8888" in node.log.read_text()
+    assert f"cluster    as {url('one')}" in node.log.read_text()
     assert uses in refusal(f"--record={database}")
     assert "--cluster has the record as well" in refusal(*cluster, "--record=postgresql://other/record")
     assert "--advertise () must be the address" in refusal(cluster[0])

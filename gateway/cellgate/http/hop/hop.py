@@ -20,7 +20,7 @@ from cellgate.http.hop.peers import Peers
 from cellgate.http.hop.signature import HopPlace, HopSigner
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.streams import ClientStream
-from cellgate.http.relay import Relay, RelayedHandler, RelayWay
+from cellgate.http.relayed_request import RelayedHandler, RelayedRequest, RelayWay
 from cellgate.ports.exchange import Exchange, ProgramAnswer
 from cellgate.ports.headers import Fields
 from cellgate.sessions.keys import SessionKeys
@@ -41,7 +41,7 @@ class HoppingHandler(RelayedHandler, Protocol):
     """A handler, as far as its request may be handed on; see ``base``."""
 
     owner: str
-    relay: Relay | None
+    relay: RelayedRequest | None
 
     def session_wanted(self) -> str | None:
         """Return the key of the session that the request is about, as far as its head says; else None."""
@@ -110,7 +110,7 @@ class Hop:
             return
         exchange = Exchange(connection, OWNER_NAMED, None, OwnerLost)
         way = RelayWay(_answer_fields, kept=partial(self._peers.keep, connection), joined=_joined)
-        relay = Relay(handler, connection, exchange, way)
+        relay = RelayedRequest(handler, connection, exchange, way)
         if body is not None:
             # It has come, so the client waits for no word to send it.
             request.headers.pop("Expect", None)

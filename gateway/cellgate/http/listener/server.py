@@ -37,7 +37,6 @@ from cellgate.fairness.turns import part_of_one
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.client_pace import StreamPhase
-from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings, for_principals
@@ -69,9 +68,6 @@ LOG_SECONDS = 60.0
 FEW_TO_EVICT = 64
 """One in so many connections is closed when there is no place."""
 
-HandedOn = Callable[[str, str, HTTPHeaders], Forwarded | None]
-"""Returns whose a request is, by its method, target and headers, if another gateway hands it on."""
-
 
 class Listener(HTTPServer):
     """Tornado's server with limits. `closed_by_us` gets the reason for each connection that it closes."""
@@ -83,13 +79,9 @@ class Listener(HTTPServer):
         closed_by_us: Callable[[str], None],
         certificate: Certificate | None = None,
         gateway: str | None = None,
-        handed_on: HandedOn | None = None,
         **options: Any,
     ) -> None:
-        """Set up TLS if there is a `certificate`. `gateway`: the id named by the server's own refusals.
-
-        `handed_on`: says whose a request is that another gateway of the cluster hands on; None without one.
-        """
+        """Set up TLS if there is a `certificate`. `gateway`: the id named by the server's own refusals."""
         # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         # Tornado would keep a timer for each head, of an hour; we check all connections ourselves.
@@ -98,7 +90,6 @@ class Listener(HTTPServer):
         self._limits = settings
         self._certificate = certificate
         self._gateway = gateway
-        self._handed_on = handed_on
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
@@ -335,7 +326,7 @@ class Listener(HTTPServer):
         stream.waits()
         if stream.proxy is not None:
             self.count_for(stream, PROXY)
-        elif self._handed_on is None:
+        elif self._limits.handed_on is None:
             return _Request(delegate, stream)
         return _Request(delegate, stream, partial(self._serves, stream, request_conn.context))
 
@@ -346,11 +337,11 @@ class Listener(HTTPServer):
 
         `context` is tornado's, from which each request takes its client's address and its scheme.
         """
-        if self._handed_on is not None:
+        if self._limits.handed_on is not None:
             # The connection's request before may have been another client's.
             stream.address = stream.address or context.remote_ip
             context.remote_ip, context.protocol = stream.address, stream.scheme
-            handed_on = self._handed_on(start.method, start.path, headers)
+            handed_on = self._limits.handed_on(start.method, start.path, headers)
             if handed_on is not None:
                 # Its connection counts for the other gateway, and at that one for the client.
                 context.remote_ip, context.protocol = handed_on.address, handed_on.scheme

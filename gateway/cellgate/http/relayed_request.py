@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tornado.httputil import HTTPInputError, HTTPOutputError, HTTPServerRequest
+from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPOutputError, HTTPServerRequest
 from tornado.iostream import IOStream, StreamClosedError
+from tornado.web import RequestHandler
 
 from cellgate.errors import BadProgramAnswer
 from cellgate.http.listener.streams import PART, ClientStream
@@ -56,6 +57,31 @@ class RelayedHandler(Protocol):
         """Return the connection, which is the caller's from now on."""
 
 
+class RelayingHandler(RequestHandler):
+    """A handler whose request another server may answer."""
+
+    relay: RelayedRequest | None = None
+    """The exchange with another server that answers the request in the place of this handler's method."""
+    is_expected = False
+    """Whether an answer of 500 or above is no failure: the gateway is starting or ending."""
+
+    def leave_relay(self) -> None:
+        """Close the connection to the server that answers in this handler's place, if one does."""
+        if self.relay is not None:
+            self.relay.close()
+
+    def begin_answer_of_another(self, status: int, reason: str, fields: Iterable[tuple[str, str]]) -> None:
+        """Put another server's head in the place of this handler's, without any header of the gateway's.
+
+        What the other server says is no failure of this gateway.
+        """
+        self._headers = HTTPHeaders()
+        self.set_status(status, reason or None)
+        for name, value in fields:
+            self.add_header(name, value)
+        self.is_expected = True
+
+
 @dataclass(frozen=True, slots=True)
 class RelayWay:
     """What differs between other servers.
@@ -71,7 +97,7 @@ class RelayWay:
     joined: Callable[[IOStream], None] | None = None
 
 
-class Relay:
+class RelayedRequest:
     """One request and its answer."""
 
     def __init__(
