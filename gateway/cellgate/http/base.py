@@ -11,8 +11,8 @@ from functools import partial
 
 from cellgate import errors
 from cellgate.http.described import masked, method_of
-from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE
 from cellgate.http.handed_on import HandedOnHandler
+from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE
 from cellgate.http.message import MAX_DRAINED_BODY
 from cellgate.http.near_path import near_path
 from cellgate.http.operation import needs_of, operation_of, requires

@@ -1,6 +1,6 @@
 """Requests that another gateway of the cluster may have to answer: what each is about, as its handler knows.
 
-``base`` asks ``hop`` before a body is read; here the body is handed on that had to be read to find the session.
+``base`` asks ``hop`` before a body is read; a body that had to be read to find the session is handed on here.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ def _joined(client: IOStream) -> None:
         return
     # The owner sees our system acknowledge its pings, so we look at the client's.
     client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_SILENCE * 1000)
-    drop = guarded(client.drop, "evicted WebSocket")
-    client.evict = lambda: asyncio.get_running_loop().call_later(EVICTED_SECONDS, drop)
+    loop = asyncio.get_running_loop()
+    client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))
 
 
 def _framing(handler: HoppingHandler, body: bytes | None, *, upgrade: bool) -> Fields:
