@@ -90,10 +90,12 @@ class BaseHandler(HandedOnHandler):
         self._check_permissions()
         self._check_request()
         hop = self.services.front.hop
-        if hop is not None and (elsewhere := hop.look(self)) is not None:
-            return elsewhere
-        self.note_access()
-        return None
+        if hop is None:
+            return None
+        elsewhere = hop.look(self)
+        if elsewhere is None:
+            self.note_access()
+        return elsewhere
 
     def _authenticate(self) -> Login | Ask:
         """Return the login of the request's token or, without a token, of the browser's sign-in."""
@@ -132,7 +134,8 @@ class BaseHandler(HandedOnHandler):
 
     def _check_sender(self) -> None:
         """Check the request's origin and host. Raises Forbidden."""
-        self.sender.check_place()
+        stream = self.client_stream
+        self.sender.check_place(is_handed_on=stream is not None and stream.is_handed_on)
         self._allow_origin()
 
     def _check_share(self, login: Login) -> None:
@@ -145,6 +148,8 @@ class BaseHandler(HandedOnHandler):
         """Check the request's parameters, the owner of its sessions, and its body."""
         self._read_query()
         self._find_owner()
+        if self.services.front.hop is None:
+            self.note_access()
         self._check_body()
 
     def _count_for(self, login: Login) -> None:

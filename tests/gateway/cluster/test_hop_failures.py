@@ -331,3 +331,12 @@ def _noted(pair: Pair, address: str) -> str | None:
     """The audit trail, once it has the address."""
     noted = pair.one.get("/v1/audit?limit=500").body.decode()
     return noted if address in noted else None
+
+
+def test_a_host_that_only_the_other_gateway_has_is_believed_by_a_good_signature(pair: Pair) -> None:
+    path = "/v1/me"
+    good = signer(pair, pair.other).sign(pair.one.url, "GET", path, Forwarded("9.9.9.9", "https"))
+    named = {"Host": "other.example"}
+    assert pair.one.get(path, headers=named).status == 403
+    assert pair.one.get(path, headers=named | {"Cellgate-Hop": good}).status == 200
+    assert pair.one.get(path, headers=named | {"Cellgate-Hop": good[:-1]}).status == 403

@@ -91,7 +91,7 @@ class Hop:
         Raises OwnedElsewhere if it was handed on already, OwnerUnreachable, and InvalidInput.
         """
         request = handler.request
-        if HOP in request.headers:
+        if (stream := handler.client_stream) is not None and stream.is_handed_on:
             raise OwnedElsewhere(
                 "The gateways disagree on which of them has the session, as while it moves: try again"
             )

@@ -49,28 +49,24 @@ class HopSigner:
     def read(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
         """Return whose the request is, if another gateway has handed it on; None for any other request.
 
-        The header is taken from the latter; in the former the sender's id is left.
+        The header is taken from both.
         """
         given = headers.get(HOP)
         if given is None:
             return None
-        node, forwarded = self._read(given, method, target) or ("", None)
-        if forwarded is None:
-            del headers[HOP]
-        else:
-            headers[HOP] = node
-        return forwarded
+        del headers[HOP]
+        return self._read(given, method, target)
 
-    def _read(self, given: str, method: str, target: str) -> tuple[str, Forwarded] | None:
+    def _read(self, given: str, method: str, target: str) -> Forwarded | None:
         told, _, digest = given.rpartition(" ")
         if len(given) > MOST_LENGTH or not given.isascii():
             return None
         if not hmac.compare_digest(digest, self._digest(told, self._place.address, method, target)):
             return None
-        node, seconds, address, scheme = told.split(" ")
+        _, seconds, address, scheme = told.split(" ")
         if abs(self._clock() - int(seconds)) > GOOD_SECONDS or scheme not in _SCHEMES:
             return None
-        return node, Forwarded(str(ipaddress.ip_address(address)), scheme)
+        return Forwarded(str(ipaddress.ip_address(address)), scheme)
 
     def _digest(self, told: str, to: str, method: str, target: str) -> str:
         message = "\n".join((told, to, method, target))

@@ -342,6 +342,7 @@ class Listener(HTTPServer):
             stream.address = stream.address or context.remote_ip
             context.remote_ip, context.protocol = stream.address, stream.scheme
             handed_on = self._limits.handed_on(start.method, start.path, headers)
+            stream.is_handed_on = handed_on is not None
             if handed_on is not None:
                 # Its connection counts for the other gateway, and at that one for the client.
                 context.remote_ip, context.protocol = handed_on.address, handed_on.scheme
