@@ -67,20 +67,21 @@ class ExchangeConnection(Protocol):
 class Exchange:
     """A request and its answer over a connection, which the caller closes.
 
-    `peer`: the other side, as messages name it. `patience`: seconds to the first byte of an answer, and
-    between any two of its body; None: no limit. `failure`: what is raised in the place of BadProgramAnswer.
+    `peer`: the other side, as messages name it. `limited`: whether it has only so many seconds to the first
+    byte of an answer, and between any two of its body. `failure`: raised in the place of BadProgramAnswer.
     """
 
     def __init__(
         self,
         connection: ExchangeConnection,
         peer: str = "The program",
-        patience: float | None = ANSWER_SECONDS,
+        *,
+        limited: bool = True,
         failure: type[CellgateError] = BadProgramAnswer,
     ) -> None:
         self._connection = connection
         self._peer = peer
-        self._patience = patience
+        self._limited = limited
         self._failure = failure
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD)
         self._head_until: float | None = None
@@ -182,7 +183,7 @@ class Exchange:
         if self._in_head and self._head_until is not None:
             async with asyncio.timeout_at(self._head_until):
                 return await self._connection.read()
-        async with asyncio.timeout(self._patience):
+        async with asyncio.timeout(ANSWER_SECONDS if self._limited else None):
             data = await self._connection.read()
         if self._head_until is None:
             self._head_until = asyncio.get_running_loop().time() + HEAD_SECONDS

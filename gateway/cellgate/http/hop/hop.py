@@ -108,7 +108,7 @@ class Hop:
         if handler.disconnected:
             connection.close()
             return
-        exchange = Exchange(connection, OWNER_NAMED, None, OwnerLost)
+        exchange = Exchange(connection, OWNER_NAMED, limited=False, failure=OwnerLost)
         way = RelayWay(_answer_fields, kept=partial(self._peers.keep, connection), joined=_joined)
         relay = RelayedRequest(handler, connection, exchange, way)
         if body is not None:

@@ -21,7 +21,7 @@ from cellgate_kernels.base.tasks import Supervisor
 
 BUFFER: Final = 64 * 1024
 CONNECT_SECONDS: Final = 3.0
-MOST_WAITING: Final = 32
+MOST_KEPT: Final = 32
 """Connections to one gateway that wait for a request at most."""
 WAITING_SECONDS: Final = 30.0
 """Seconds that one waits at most: gateways close theirs after a longer time, by default."""
@@ -108,7 +108,7 @@ class Peers:
     def keep(self, connection: PeerConnection) -> None:
         """Keep a connection for the next request, if few wait already."""
         waiting = self._waiting[connection.address]
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= MOST_KEPT:
             connection.close()
             return
         waiting[connection] = self._tasks.share(self._watch(connection), "waiting connection", (OSError,))
