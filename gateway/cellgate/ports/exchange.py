@@ -173,7 +173,7 @@ class Exchange:
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            raise self._failure(f"{self._peer} sent no HTTP/1.1: {error}") from None
+            raise self._failure(f"{self._peer} answers what is not HTTP/1.1: {error}") from None
 
     @property
     def _in_head(self) -> bool:
