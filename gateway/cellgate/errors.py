@@ -125,6 +125,22 @@ class OwnedElsewhere(CellgateError):
         self.address = address
 
 
+class OwnerUnreachable(CellgateError):
+    """The gateway that has the session can't be reached; nothing was done. `retry_after` is in seconds."""
+
+    reason = "owner_unreachable"
+    retry_after = 2.0
+
+
+class OwnerLost(CellgateError):
+    """The gateway that has the session got the request, and gave no whole answer."""
+
+    reason = "owner_lost"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}: the request may have been carried out")
+
+
 class CannotShare(Conflict):
     """A session's workspace can't be another one's too."""
 
@@ -358,6 +374,8 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
     OwnedElsewhere: HTTPStatus.MISDIRECTED_REQUEST,
+    OwnerUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,
+    OwnerLost: HTTPStatus.BAD_GATEWAY,
     KernelDied: HTTPStatus.CONFLICT,
     KernelBusy: HTTPStatus.CONFLICT,
     CannotBranch: HTTPStatus.CONFLICT,

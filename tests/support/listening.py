@@ -30,7 +30,11 @@ OPEN = AccessPolicy(Authentication(PrincipalDirectory(reader_of_users(Path("/now
 
 
 def services_of(**given: Any) -> Services:
-    """Return services with these parts alone, each in its group, and what no group has beside them."""
+    """Return services with these parts alone, each in its group, and what no group has beside them.
+
+    They are those of no cluster.
+    """
+    given = {"hop": None} | given
     for kind in (Storage, People, Kernels, Sessions, Front):
         named = {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
         given[kind.__name__.lower()] = SimpleNamespace(**named)

@@ -41,6 +41,12 @@ def caddy(folder: Path, text: str) -> list[str]:
     return ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
 
 
+def haproxy(folder: Path, text: str) -> list[str]:
+    """HAProxy's command."""
+    (folder / "haproxy.cfg").write_text(text)
+    return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
+
+
 def nginx(folder: Path, text: str) -> list[str]:
     """nginx's command; the text is included as Debian's nginx.conf does it."""
     (folder / "cellgate.conf").write_text(text)

@@ -98,7 +98,7 @@ class GatewayProcess:
         constants = {name: options.pop(name) for name in [*options] if name in CONSTANTS}
         words = [
             "serve",
-            "--port=0",
+            f"--port={options.pop('port', 0)}",
             f"--data-dir={data_dir}",
             *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
             f"--backend={backend}",

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound=BaseException)
 
 _CONNECT_TIMEOUT = 10.0
+_OWNER_TIMEOUT = 1.0
+"""Seconds to connect to the gateway of a cluster that has a session, before the given address is used."""
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
 MOST_LINE = 512 * MIB
 """The longest event, in bytes. A gateway's caps are far below that: a server that sends more is not one."""
@@ -83,6 +85,10 @@ class _Problem(msgspec.Struct):
     title: str = ""
     reason: str = ""
     obstacles: list[Obstacle] = []
+
+
+_Request = tuple[str, str, Mapping[str, str], "bytes | RequestBody | None", "_Backend"]
+"""Method, target, headers and body of a request, and what opens its connection."""
 
 
 class HttpAnswer:
@@ -285,8 +291,11 @@ class Server:
             sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
             sent["Content-Length"] = str(body.length if isinstance(body, RequestBody) else len(body or b""))
         async with AsyncExitStack() as stack:
+            if isinstance(body, RequestBody):
+                await stack.enter_async_context(aclosing(body.chunks))
             backend = _Backend(on_send or _ignore)
-            answer = HttpAnswer(await self._ask(stack, method, target, sent, body, backend), self.url)
+            response = await self._ask_owner(stack, session, method, target, sent, body, backend)
+            answer = HttpAnswer(response, self.url)
             await answer.check()
             self.learn(session, answer)
             self.learn(session_in(answer.headers.get("location", "")), answer)
@@ -302,6 +311,38 @@ class Server:
         """Note that a session's branch is where the session is, both by their paths. Raises NotOwner."""
         self._owners.learn_branch(session, branch)
 
+    async def _ask_owner(
+        self, stack: AsyncExitStack, session: str | None, *request: *_Request
+    ) -> httpcore2.Response:
+        """Ask the gateway of the cluster that has the session; if it can't be reached, the given one."""
+        address = self._owners.address(session)
+        owner = None if address is None else self._origin_at(address)
+        if address is not None and owner is not None:
+            async with AsyncExitStack() as attempt:
+                try:
+                    response = await self._request(attempt, owner, _OWNER_TIMEOUT, *request)
+                except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                    self._owners.is_out_of_reach(address)
+                except _FAILURES as error:
+                    raise _lost() from error
+                else:
+                    stack.push_async_exit(attempt.pop_all())
+                    return response
+        return await self._ask(stack, *request)
+
+    def _origin_at(self, address: str) -> httpcore2.Origin | None:
+        """Return another gateway's origin; None if it is this one's, or of another scheme."""
+        try:
+            parts = urlsplit(address)
+            host, port = (parts.hostname or "").encode("ascii"), parts.port
+        except ValueError:
+            return None
+        origin = httpcore2.Origin(
+            parts.scheme.encode(), host, port or (443 if parts.scheme == "https" else 80)
+        )
+        is_other = origin.scheme == self._origin.scheme and origin != self._origin
+        return origin if host and is_other else None
+
     async def _ask(
         self,
         stack: AsyncExitStack,
@@ -312,27 +353,10 @@ class Server:
         backend: _Backend,
     ) -> httpcore2.Response:
         """Return the response once its head has arrived. `stack` closes its connection and body."""
-        connection = httpcore2.AsyncHTTPConnection(
-            self._origin, ssl_context=self._tls, network_backend=backend
-        )
-        stack.push_async_callback(connection.aclose)
-        if isinstance(body, RequestBody):
-            await stack.enter_async_context(aclosing(body.chunks))
-        url = httpcore2.URL(
-            scheme=self._origin.scheme,
-            host=self._origin.host,
-            port=self._origin.port,
-            target=(self._prefix + target).encode(),
-        )
-        request = connection.stream(
-            method,
-            url,
-            headers=list(headers.items()),
-            content=body.chunks if isinstance(body, RequestBody) else body,
-            extensions={"timeout": {"connect": _CONNECT_TIMEOUT}},
-        )
         try:
-            return await stack.enter_async_context(request)
+            return await self._request(
+                stack, self._origin, _CONNECT_TIMEOUT, method, target, headers, body, backend
+            )
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
             if (untrusted := _find(ssl.SSLCertVerificationError, error)) is not None:
                 raise gateway_error(
@@ -356,6 +380,25 @@ class Server:
             ) from error
         except _FAILURES as error:
             raise _lost() from error
+
+    async def _request(
+        self, stack: AsyncExitStack, origin: httpcore2.Origin, patience: float, *request: *_Request
+    ) -> httpcore2.Response:
+        """Return the response of the gateway at `origin`. `patience`: seconds to connect."""
+        method, target, headers, body, backend = request
+        connection = httpcore2.AsyncHTTPConnection(origin, ssl_context=self._tls, network_backend=backend)
+        stack.push_async_callback(connection.aclose)
+        url = httpcore2.URL(
+            scheme=origin.scheme, host=origin.host, port=origin.port, target=(self._prefix + target).encode()
+        )
+        sending = connection.stream(
+            method,
+            url,
+            headers=list(headers.items()),
+            content=body.chunks if isinstance(body, RequestBody) else body,
+            extensions={"timeout": {"connect": patience}},
+        )
+        return await stack.enter_async_context(sending)
 
     async def websocket(self, target: str, session: str) -> WebSocketClientConnection:
         """Return an open WebSocket, of the gateway that has the session with this path.

@@ -80,8 +80,10 @@ class KeyOwners(Ownership):
             self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
 
     def address_of(self, node: str) -> str | None:
-        found = self._membership.nodes.get(node)
-        return found.url if found is not None and found.lives and node != self.node else None
+        found = [each for each in self._membership.nodes.values() if each.id.startswith(node)]
+        if len(found) != 1 or found[0].id == self.node or not found[0].lives:
+            return None
+        return found[0].url
 
     def check_opens(self) -> None:
         if self._membership.draining:

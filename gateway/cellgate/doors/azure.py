@@ -96,6 +96,9 @@ class AzureHandler(DoorAccess):
             raise Forbidden(f"This token is for other sessions than this one, whose key is {key}")
         return key
 
+    def session_wanted(self) -> str | None:
+        return self.key()
+
     def wanted(self) -> SessionBody:
         """Return the session, made if there is none."""
         usual = self.services.sessions.terms.default_limits(self.owner).idle_timeout

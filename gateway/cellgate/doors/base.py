@@ -145,7 +145,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         if len(files) > MOST_FILES:
             raise InvalidInput(f"A request may bring {MOST_FILES} files at most")
         placed = [(parse_path(path), content) for path, content in files.items()]
-        key = reach.new_key() if reach.prefix else None
+        key = reach.new_key(self.node) if reach.prefix else None
         wanted = SessionBody(session=key, language=language, metadata={"door": self.door})
         session = await manager.open_one_shot(self.owner, wanted, record=True)
         try:

@@ -96,6 +96,9 @@ class LibreChatAccess(DoorAccess):
             told |= {"error": "rate_limited", "retry_after_seconds": max(1, math.ceil(seconds))}
         return "application/json; charset=utf-8", encode(told)
 
+    def session_wanted(self) -> str | None:
+        return self.path_args[1] if len(self.path_args) > 1 else None
+
     def reached(self, key: str) -> str:
         """Return the key of a session. Raises NotFound if the token does not reach it."""
         return self.login.reach.check(key)
@@ -150,7 +153,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         if reach.exact:
             raise Forbidden("This token is for one session, and each upload here is a session of its own")
         wanted = SessionBody(metadata={"door": self.door})
-        return await self.services.sessions.files.session(self.owner, reach.new_key(), wanted)
+        return await self.services.sessions.files.session(self.owner, reach.new_key(self.node), wanted)
 
     def parts_of(self, name: str) -> Parts:
         return parse_path(in_workspace(name))

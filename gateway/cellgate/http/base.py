@@ -11,8 +11,9 @@ from functools import partial
 
 from cellgate import errors
 from cellgate.http.described import masked, method_of
+from cellgate.http.handed_on import HandedOnHandler
 from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE
-from cellgate.http.message import MAX_DRAINED_BODY, MessageHandler
+from cellgate.http.message import MAX_DRAINED_BODY
 from cellgate.http.near_path import near_path
 from cellgate.http.operation import needs_of, operation_of, requires
 from cellgate.http.sender import Sender
@@ -36,11 +37,8 @@ SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event
 _SHOWN_OWNER = 64
 
 
-class BaseHandler(MessageHandler):
+class BaseHandler(HandedOnHandler):
     """A handler whose methods run only after the access checks. `sender`: where the request comes from."""
-
-    owner: str
-    """The principal whose sessions the request is about."""
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
@@ -76,32 +74,47 @@ class BaseHandler(MessageHandler):
             login = self._authenticate()
             if not isinstance(login, Login):
                 self.sender.check_attempts(login)
-                return self._prepare_later(login)
-            self._let_in(login)
+                return self._prepare_later(self._let_in_later(login))
+            elsewhere = self._let_in(login)
         except CellgateError as error:
             return self._refuse_request(error)
-        return None
+        return None if elsewhere is None else self._prepare_later(elsewhere)
 
-    def _let_in(self, login: Login) -> None:
-        """Check the login's share and permissions, and the request's content."""
+    def _let_in(self, login: Login) -> Awaitable[None] | None:
+        """Check the login's share and permissions, and the request's content.
+
+        Await the result where another gateway may have the session, which the request is then handed on to.
+        """
         self.login = login
         self._check_share(login)
         self._check_permissions()
         self._check_request()
+        hop = self.services.front.hop
+        if hop is None:
+            return None
+        elsewhere = hop.look(self)
+        if elsewhere is None:
+            self.note_access()
+        return elsewhere
 
     def _authenticate(self) -> Login | Ask:
         """Return the login of the request's token or, without a token, of the browser's sign-in."""
         login = self.sender.login(self.get_query_argument("token", None))
         if self.sender.signed_in is not None:
-            if (stream := self._stream()) is not None:
+            if (stream := self.client_stream) is not None:
                 stream.signed_in = self.sender.signed_in
             self.set_header("Content-Security-Policy", FOR_PAGE)
             self.set_header("Cross-Origin-Resource-Policy", "same-origin")
         return login
 
-    async def _prepare_later(self, ask: Ask) -> None:
+    async def _let_in_later(self, ask: Ask) -> None:
+        elsewhere = self._let_in(await ask(self.sender.origin))
+        if elsewhere is not None:
+            await elsewhere
+
+    async def _prepare_later(self, rest: Awaitable[None]) -> None:
         try:
-            self._let_in(await ask(self.sender.origin))
+            await rest
         except CellgateError as error:
             held = self._refuse_request(error)
             if held is not None:
@@ -121,7 +134,8 @@ class BaseHandler(MessageHandler):
 
     def _check_sender(self) -> None:
         """Check the request's origin and host. Raises Forbidden."""
-        self.sender.check_place()
+        stream = self.client_stream
+        self.sender.check_place(is_handed_on=stream is not None and stream.is_handed_on)
         self._allow_origin()
 
     def _check_share(self, login: Login) -> None:
@@ -134,12 +148,14 @@ class BaseHandler(MessageHandler):
         """Check the request's parameters, the owner of its sessions, and its body."""
         self._read_query()
         self._find_owner()
+        if self.services.front.hop is None:
+            self.note_access()
         self._check_body()
 
     def _count_for(self, login: Login) -> None:
         """Count the connection and its work towards its principal from now on. Raises TooManyConnections."""
         work_for(login.principal.name)
-        stream = self._stream()
+        stream = self.client_stream
         if stream is None:
             return
         if not stream.let_in(login):
@@ -176,7 +192,12 @@ class BaseHandler(MessageHandler):
         self._check_owner()
 
     def _check_owner(self) -> None:
-        """Refuse a request meant for another gateway behind the same address. Raises OwnedElsewhere."""
+        """Refuse a request meant for another gateway behind the same address. Raises OwnedElsewhere.
+
+        Not in a cluster, whose gateways hand requests on to each other.
+        """
+        if self.services.front.hop is not None:
+            return
         meant = self.request.headers.get(OWNER, "")
         own = self.application.settings.get("owner", "")
         if meant and own and meant != own:
@@ -192,7 +213,10 @@ class BaseHandler(MessageHandler):
         self.owner = self.login.owner(getattr(self._query, "principal", None))
         if self.path_args and self._under_v1:
             self.login.reach.check(self.path_args[0])
-        if self.owner != self.principal.name:
+
+    def note_access(self) -> None:
+        """Note in the audit trail that somebody else than their owner asks for sessions."""
+        if self._needs_token and self.owner != self.principal.name:
             self.services.storage.trail.accessed(
                 {
                     **self._who(),

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -24,10 +24,11 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate.http.malformed import malformed, not_text
 from cellgate.http.operation import Format, Operation, operation_of
 from cellgate.http.queries import read_query
+from cellgate.http.relayed_request import RelayingHandler
 from cellgate.http.unfit import unfit
 from cellgate.identity.principal import Login
 from cellgate.wire.base import Query
-from cellgate.wire.owner import OWNER
+from cellgate.wire.owner import OWNER, OWNER_ADDRESS
 from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
 from cellgate_kernels.codec.encoding import encode_in_steps
@@ -104,13 +105,15 @@ def says_nothing(body: bytes) -> bool:
 
 
 @stream_request_body
-class MessageHandler(RequestHandler):
+class MessageHandler(RelayingHandler):
     """A handler whose body is read in pieces, so that a refused request is never held in memory."""
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
     public: ClassVar[bool] = False
     reads_body: ClassVar[bool] = False
     """Whether a public handler reads its requests' bodies."""
+    keeps_body = True
+    """Whether `raw_body` returns the whole body once the method is called."""
     max_body: ClassVar[int] = MAX_JSON_BODY
     body_types: ClassVar[frozenset[str]] = frozenset(
         {"application/json", "application/x-www-form-urlencoded"}
@@ -122,8 +125,6 @@ class MessageHandler(RequestHandler):
     disconnected = False
     refusal: str | None = None
     """The reason of the error that was answered, if any."""
-    is_expected = False
-    """Whether an answer of 500 or above is no failure: the gateway is starting or ending."""
     _refused: CellgateError | None = None
 
     def initialize(self, services: Services) -> None:
@@ -138,6 +139,8 @@ class MessageHandler(RequestHandler):
         self.set_header("Server", "cellgate")
         if owner := self.application.settings.get("owner"):
             self.set_header(OWNER, owner)
+            if address := self.application.settings.get("address"):
+                self.set_header(OWNER_ADDRESS, address)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
@@ -163,7 +166,9 @@ class MessageHandler(RequestHandler):
         names = [name for name in cls.SUPPORTED_METHODS if name != "OPTIONS"]
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
 
-    def _stream(self) -> ClientStream | None:
+    @property
+    def client_stream(self) -> ClientStream | None:
+        """The client's connection; None once it was detached."""
         stream = getattr(self.request.connection, "stream", None)
         return stream if isinstance(stream, ClientStream) else None
 
@@ -223,20 +228,27 @@ class MessageHandler(RequestHandler):
                 f"Content-Encoding {coding[:80]!r} is not read here; send the body as it is"
             )
 
-    def data_received(self, chunk: bytes) -> None:
-        """Keep the piece, unless the request has been refused already or its body is an empty value."""
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Keep the piece, unless the request has been refused already or its body is an empty value.
+
+        If another server answers the request, the piece is that one's.
+        """
+        if self.relay is not None:
+            self.count_body(len(chunk))
+            return None if self._refused is not None else self.relay.pass_on(chunk)
         self._body_size += len(chunk)
         if self._refused is None and self._body_size > self.max_body:
             self._refused = too_large(self.max_body)
         self.count_body(len(chunk))
         if self._refused is None and (self._needs_token or self.reads_body):
             self._body.append(chunk)
-            if (stream := self._stream()) is not None:
+            if (stream := self.client_stream) is not None:
                 stream.memory.hold(len(chunk))
         else:
             self._body.clear()
             if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
                 self.request.connection.stream.close()  # type: ignore[attr-defined]
+        return None
 
     def count_body(self, size: int) -> None:
         """Count bytes of the body, and refuse the request above its principal's limit."""
@@ -276,6 +288,7 @@ class MessageHandler(RequestHandler):
         """Note that the client has gone, and stop waiting for the rest of its body."""
         super().on_connection_close()
         self.disconnected = True
+        self.leave_relay()
 
     def set_location(self, path: str) -> None:
         """Name a resource of this gateway in the answer's Location; `path` as in the table of paths."""
@@ -322,7 +335,7 @@ class MessageHandler(RequestHandler):
 
         Until it has taken the last, all of them count as memory held for it. Raises StreamClosedError.
         """
-        stream = self._stream()
+        stream = self.client_stream
         with nullcontext() if stream is None else stream.memory.owing(sum(map(len, parts))):
             for number, step in enumerate(_steps(parts)):
                 if number:
@@ -340,7 +353,7 @@ class MessageHandler(RequestHandler):
             return
         error = kwargs.get("exc_info", (None, None, None))[1]
         logger.warning("%s was broken off: %s", self.described(), error)
-        if (stream := self._stream()) is not None:
+        if (stream := self.client_stream) is not None:
             stream.reset()
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:

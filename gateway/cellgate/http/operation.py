@@ -50,6 +50,8 @@ OF_A_PRINCIPAL: Errors = (
     errors.TooManyAttempts,
     errors.IdentityUnavailable,
     errors.OwnedElsewhere,
+    errors.OwnerUnreachable,
+    errors.OwnerLost,
     errors.PrincipalQuotaExceeded,
     errors.PrincipalQuotaExceededForNow,
 )
@@ -143,13 +145,20 @@ def requires(*permissions: Permission) -> Callable[[F], F]:
     """Declare a method's required permissions; without a declaration everybody is refused.
 
     The method is called only if the request was not refused; else its handler's `check` raises the refusal.
+    It is not called either if another gateway has the session, which then answers.
     """
 
     def attach(method: F) -> F:
         @wraps(method)
         async def checked(handler: Any, *args: str) -> None:
+            if handler.relay is not None:
+                await handler.relay.finish()
+                return
             handler.check()
-            await method(handler, *args)
+            try:
+                await method(handler, *args)
+            except errors.OwnedElsewhere as error:
+                await handler.hand_on(error)
 
         checked.needs = frozenset(permissions)  # type: ignore[attr-defined]
         return cast("F", checked)

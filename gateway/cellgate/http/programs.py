@@ -7,26 +7,24 @@ as they arrive. ``ports`` has the rules and the parser; this module connects the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPOutputError
-from tornado.iostream import IOStream, StreamClosedError
+from tornado.httputil import HTTPHeaders
 
-from cellgate.errors import BadProgramAnswer, Forbidden, NotAuthenticated, NotFound, status_of
+from cellgate.errors import Forbidden, NotAuthenticated, NotFound, status_of
 from cellgate.execution.checks import check_session_key
 from cellgate.http.access import host_name, origin_host
 from cellgate.http.base import BaseHandler
-from cellgate.http.listener.streams import PART, ClientStream
 from cellgate.http.plain_page import POLICY, plain_page
+from cellgate.http.relayed_request import RelayedRequest, RelayWay
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.ports.exchange import Exchange, ProgramAnswer
 from cellgate.ports.grants import PortGrant
 from cellgate.ports.headers import (
+    Fields,
     Passing,
     answer_fields,
     cookie_field,
@@ -36,17 +34,13 @@ from cellgate.ports.headers import (
     without_our_parameters,
 )
 from cellgate.ports.origin import PortPlace, parse_path
-from cellgate.ports.table import PortConnection, SessionPorts
+from cellgate.ports.table import SessionPorts
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, PortUnanswered
-from cellgate_kernels.base.tasks import Supervisor
 
 OWN_PAGES = frozenset({"same-origin", "none"})
 """The browser's values for requests that a page of this origin, or its user, has made."""
 IDLE_SECONDS = 3600.0
 """Seconds after which a WebSocket without a byte either way is closed."""
-BROKEN = (OSError, StreamClosedError)
-PROGRAM_FAILURES = (CellgateError, *BROKEN)
-"""Failures of a program's answer, which are reported to the waiting client."""
 AGAIN_SECONDS = "2"
 
 
@@ -82,15 +76,11 @@ class ProgramHandler(BaseHandler):
 
     _own: bytes | None = None
     """The body of our own answer, sent once the request is read."""
-    _exchange: Exchange | None = None
-    _connection: PortConnection | None = None
-    _answering: asyncio.Task[None] | None = None
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         assert services.front.ports is not None
         self._served = services.front.ports
-        self._tasks = Supervisor()
         self._upgrade = False
 
     async def _prepare(self) -> None:
@@ -233,7 +223,7 @@ class ProgramHandler(BaseHandler):
     def _enter(self, login: Login, signed_in: Callable[[], bool] | None = None) -> None:
         self.login = login
         self._count_for(login)
-        if (stream := self._stream()) is not None:
+        if (stream := self.client_stream) is not None:
             # When the sign-in ends, so do the connections that it let in.
             stream.signed_in = signed_in
 
@@ -250,7 +240,7 @@ class ProgramHandler(BaseHandler):
     # The request
 
     async def _begin(self, target: _Target) -> None:
-        """Connect to the program, send it the head, and wait for its answer beside the body."""
+        """Connect to the program, and send it the head."""
         headers = self.request.headers
         self._upgrade = headers.get("Upgrade", "").lower() == "websocket" and self.request.method == "GET"
         if self._upgrade and ("Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0"):
@@ -268,158 +258,33 @@ class ProgramHandler(BaseHandler):
             fields.append(("Transfer-Encoding", "chunked"))
         elif (length := headers.get("Content-Length")) is not None:
             fields.append(("Content-Length", length))
-        self._connection = await target.ports.connect(target.port)
+        connection = await target.ports.connect(target.port)
         if self.disconnected:
-            self._connection.close()
+            connection.close()
             return
-        self._exchange = Exchange(self._connection)
-        try:
-            with suppress(*BROKEN):  # it may have answered all the same
-                await self._exchange.begin(self.request.method or "", target.path, fields)
-        except BaseException:
-            self._connection.close()
-            raise
-        self._ask_for_body()
-        self._answering = self._tasks.share(
-            self._answer(self._exchange), "answer of a program", PROGRAM_FAILURES
+        relay = RelayedRequest(
+            self, connection, Exchange(connection), RelayWay(self._answer_fields, idle=IDLE_SECONDS)
         )
+        await relay.begin(self.request.method or "", target.path, fields)
+        self.relay = relay
 
-    def _ask_for_body(self) -> None:
-        """Ask a waiting client to send the body, unless an answer may have begun.
+    def _answer_fields(self, answer: ProgramAnswer) -> Fields:
+        return answer_fields(answer.fields, self._passing, switches=answer.switches)
 
-        Tornado would do so later, and write into the program's answer.
-        """
-        expected = self.request.headers.pop("Expect", "").lower() == "100-continue"
-        stream = self._stream()
-        if expected and stream is not None and self.request.version == "HTTP/1.1":
-            with suppress(*BROKEN):
-                stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:  # type: ignore[override]
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         """Pass a piece of the body on; a refused request's body is drained."""
-        if self._own is not None:
-            return None
-        if self._exchange is None or self._answering is None:
-            super().data_received(chunk)
-            return None
-        self.count_body(len(chunk))
-        return self._pass_on(self._exchange, self._answering, chunk)
-
-    async def _pass_on(self, exchange: Exchange, answering: asyncio.Task[None], chunk: bytes | None) -> None:
-        """Send a piece, or for None the end, unless the program has answered and reads no more."""
-        if answering.done() or self._refused is not None:
-            return
-        work = exchange.finish() if chunk is None else exchange.send(chunk)
-        sending = self._tasks.share(work, "body to a program", BROKEN)
-        await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
-            with suppress(*BROKEN):
-                sending.result()
-        else:
-            sending.cancel()
+        return None if self._own is not None else super().data_received(chunk)
 
     async def _handle(self, *_: str) -> None:
         """Handle the end of the body, with which tornado calls this."""
-        try:
-            self.check()
-            if self._own is not None:
-                self.finish(self._own)
-            elif self._exchange is not None and self._answering is not None:
-                await self._pass_on(self._exchange, self._answering, None)
-                self.check()
-                await self._answered(self._answering)
-        finally:
-            await self._leave()
-
-    async def _answered(self, answering: asyncio.Task[None]) -> None:
-        """Return when the answer is sent. Raises the reason why it can't be, if the client still listens."""
-        await asyncio.wait({answering})
-        error = answering.exception()
-        if error is not None and not self.disconnected and not isinstance(error, BROKEN):
-            raise error
-
-    async def _leave(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        await self._tasks.cancel()
+        if self.relay is not None:
+            await self.relay.finish()
+            return
+        self.check()
+        if self._own is not None:
+            self.finish(self._own)
 
     get = head = post = delete = patch = put = options = _handle
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        if self._connection is not None:
-            self._connection.close()
-
-    # The answer
-
-    async def _answer(self, exchange: Exchange) -> None:
-        """Send the program's answer to the client. Raises BadProgramAnswer, and StreamClosedError."""
-        answer = await exchange.answer()
-        try:
-            self._write_head(answer)
-            if not answer.switches:
-                await self._pass_back(exchange)
-                return
-            self.finish()
-        except (HTTPInputError, HTTPOutputError) as error:
-            # Tornado's rules are stricter.
-            raise BadProgramAnswer(f"The program's answer can't be passed on: {error}") from None
-        await self._relay(exchange)
-
-    async def _pass_back(self, exchange: Exchange) -> None:
-        """Send the head and, as it arrives, the body."""
-        await self.flush()
-        async for data in exchange.body():
-            self.write(data)
-            await self.flush()
-        self.finish()
-
-    def _write_head(self, answer: ProgramAnswer) -> None:
-        """Write the program's own head, without any header of the gateway's."""
-        self._headers = HTTPHeaders()
-        self.set_status(answer.status, answer.reason or None)
-        for name, value in answer_fields(answer.fields, self._passing, switches=answer.switches):
-            self.add_header(name, value)
-
-    async def _relay(self, exchange: Exchange) -> None:
-        """Relay a WebSocket's bytes in both directions, until either side ends it."""
-        client = self.detach()
-        assert self._connection is not None
-        client.set_close_callback(self._connection.close)
-        try:
-            with suppress(*BROKEN):  # a TimeoutError, too
-                if rest := exchange.rest():
-                    await client.write(rest)
-                async with asyncio.timeout(IDLE_SECONDS) as idle:
-                    await self._both_ways(client, self._connection, idle)
-        finally:
-            client.close()
-
-    async def _both_ways(self, client: IOStream, program: PortConnection, idle: asyncio.Timeout) -> None:
-        clock = asyncio.get_running_loop().time
-
-        async def to_program() -> None:
-            while True:
-                if isinstance(client, ClientStream):
-                    client.begins_message()
-                data = await client.read_bytes(PART, partial=True)
-                if isinstance(client, ClientStream):
-                    client.pace.ends_message()
-                idle.reschedule(clock() + IDLE_SECONDS)
-                await program.write(data)
-
-        async def to_client() -> None:
-            while data := await program.read():
-                idle.reschedule(clock() + IDLE_SECONDS)
-                await client.write(data)
-
-        tasks = Supervisor()
-        up = tasks.share(to_program(), "to a program", BROKEN)
-        down = tasks.share(to_client(), "from a program", BROKEN)
-        try:
-            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await tasks.cancel()
 
     # Errors
 

@@ -57,11 +57,15 @@ class Sender:
         """Return the secrets of sign-ins that the request brings in cookies, good or not."""
         return self.cookie_place.secrets(self._request.headers.get_list("Cookie"))
 
-    def check_place(self) -> None:
-        """Check the Host and Origin that the request names. Raises Forbidden."""
+    def check_place(self, *, is_handed_on: bool = False) -> None:
+        """Check the Host and Origin that the request names. Raises Forbidden.
+
+        `is_handed_on`: another gateway has checked the Host, whose name may be that one's alone.
+        """
         policy, headers = self._services.people.access, self._request.headers
         host, origin = headers.get("Host", ""), headers.get("Origin")
-        policy.check_host(host)
+        if not is_handed_on:
+            policy.check_host(host)
         self.allowed_origin = origin if policy.check_origin(origin, host) else None
 
     def login(self, query_token: str | None) -> Login | Ask:

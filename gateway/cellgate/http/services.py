@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cellgate.console.sign_ins import SignIns
     from cellgate.http.access import AccessPolicy
     from cellgate.http.attempts import LoginAttempts
+    from cellgate.http.hop.hop import Hop
     from cellgate.http.metrics import Metrics
     from cellgate.http.tracing import Tracer
     from cellgate.identity.derived import DerivedTokens
@@ -121,7 +122,8 @@ class Front:
 
     `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root. `owner`:
     the id of this gateway, which its answers name. `assets`: the console's. `doors`: the names of those for
-    other systems' clients that are open. `ports`: None unless programs' ports are served.
+    other systems' clients that are open. `ports`: None unless programs' ports are served. `hop`: hands
+    requests on to other gateways of the cluster; None without one.
     """
 
     version: str
@@ -133,6 +135,7 @@ class Front:
     metrics: Metrics
     tracer: Tracer
     ports: ServedPorts | None = None
+    hop: Hop | None = None
 
 
 @dataclass(frozen=True, slots=True)

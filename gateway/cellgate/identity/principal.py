@@ -7,13 +7,13 @@ below HTTP gets the principal's name.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
 from cellgate.errors import Forbidden, NotFound
+from cellgate.wire.owner import new_id
 
 
 class Role(StrEnum):
@@ -87,11 +87,11 @@ class Reach:
             raise NotFound(f"No session {key!r}")
         return key
 
-    def new_key(self) -> str:
-        """Return a key for a session whose creator names none."""
-        return self.prefix if self.exact else f"{self.prefix}{uuid.uuid4()}"
+    def new_key(self, node: str = "") -> str:
+        """Return a key for a session whose creator names none; for `node` see `new_id`."""
+        return self.prefix if self.exact else f"{self.prefix}{new_id(node)}"
 
-    def branch_key(self, named: str | None) -> str:
+    def branch_key(self, named: str | None, node: str = "") -> str:
         """Return the key for a branch: `named`, or a new one. Raises Forbidden if the token can't have it.
 
         Not NotFound, as `check` does: the key is for something new, and the reach is the asker's own.
@@ -99,7 +99,7 @@ class Reach:
         if self.exact:
             raise Forbidden(f"This token is for the session {self.prefix!r} alone, so it can't branch")
         if named is None:
-            return self.new_key()
+            return self.new_key(node)
         if not self.covers(named):
             raise Forbidden(
                 f"This token is for sessions that begin with {self.prefix!r}: give the branch such a name"

@@ -29,6 +29,7 @@ from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
 from cellgate.server.allocator import Trimmer
 from cellgate.server.front import Announcement, bind, bind_debug, front_url, open_front, open_listeners
+from cellgate.server.hop import open_hop
 from cellgate.server.hub_activity import HubActivity
 from cellgate.server.kernels import open_ground, open_kernels
 from cellgate.server.observing import Observer, Sampler
@@ -138,7 +139,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     observer = Observer(metrics, tracer)
     kernels = open_kernels(settings, ground, observer, stack)
     sessions = open_sessions(settings, storage, people, kernels, ground.folders, observer, stack)
-    shown = open_front(settings, ports_sockets, authentication, metrics, tracer or Tracer(), lanes.texts)
+    hop = open_hop(settings, storage, sessions.manager.keys, stack)
+    shown = open_front(settings, ports_sockets, authentication, metrics, tracer or Tracer(), lanes.texts, hop)
     services = Services(storage, people, kernels, sessions, shown)
     metrics.watch(lambda: _readings(services))
     await measure_records(people.usage, storage.journal, settings.people.quotas)

@@ -23,6 +23,7 @@ from cellgate.doors.e2b.debug import DEBUG_PORTS, debug_paths, debug_routes
 from cellgate.doors.table import door_paths, door_routes
 from cellgate.errors import AddressInUse
 from cellgate.http.base import NotFoundHandler
+from cellgate.http.hop.hop import Hop
 from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate.http.listener.server import Listener
@@ -59,6 +60,7 @@ def open_front(
     metrics: Metrics,
     tracer: Tracer,
     texts: Lane,
+    hop: Hop | None,
 ) -> Front:
     """Open what clients meet but for the listeners. Raises StorageError. `texts`: threads that read files."""
     front = settings.front
@@ -72,6 +74,7 @@ def open_front(
         metrics=metrics,
         tracer=tracer,
         ports=_ports(front, ports_sockets, authentication),
+        hop=hop,
     )
 
 
@@ -143,10 +146,11 @@ def open_listeners(
         metrics=services.front.metrics,
         is_token=services.people.access.is_token,
         owner=services.front.owner,
+        address=None if services.front.hop is None else services.front.hop.address,
         paths=paths() | door_paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
-    servers = [_listener(own, services, limits, certificate)]
+    servers = [_listener(own, services, limits, certificate, services.front.hop)]
     share = replace(
         limits,
         connections=max(FEWEST_CONNECTIONS, limits.connections // SHARE_OF_OTHERS),
@@ -176,11 +180,15 @@ def open_listeners(
 
 
 def _listener(
-    application: Application, services: Services, settings: ListenerSettings, certificate: Certificate | None
+    application: Application,
+    services: Services,
+    settings: ListenerSettings,
+    certificate: Certificate | None,
+    hop: Hop | None = None,
 ) -> Listener:
     return Listener(
         application,
-        settings=settings,
+        settings=settings if hop is None else replace(settings, handed_on=hop.signer.read),
         certificate=certificate,
         closed_by_us=lambda reason: services.front.metrics.closed_connections[reason].inc(),
         gateway=application.settings.get("owner"),

@@ -6,9 +6,8 @@ not the sessions of ``session``, which have a record and a kernel; here kernels 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class NotebookSession:
     name: str
     type: str
     kernel_id: str
-    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    id: str
 
 
 MOST_OF_ONE = 200

@@ -37,11 +37,16 @@ class Ownership(Protocol):
     """Knows the owner of each session's key. All methods belong to one event loop.
 
     The asynchronous methods raise StorageError while the owner can't be determined. Then no session is opened
-    here, and open ones go on: the record's store decides whether they may still be recorded.
+    here, and open ones go on: the record's store decides whether they may still be recorded. `node`: the id
+    of this gateway, as ids that it makes begin; empty for the only gateway.
     """
 
     shared: bool = True
     """Whether other gateways may have left sessions open in the record."""
+
+    @property
+    def node(self) -> str:
+        """The id of this gateway."""
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
@@ -69,13 +74,20 @@ class Ownership(Protocol):
         """Call `end` with each key `in_use` that turns out to have been claimed by another gateway."""
 
     def address_of(self, node: str) -> str | None:
-        """Return the URL of another living gateway by its id; None if it is unknown, or this one."""
+        """Return the URL of another living gateway; None if it is unknown, or this one.
+
+        `node`: its id, or the first digits of it (`NODE_DIGITS`), as in ids that it made.
+        """
 
 
 class Alone(Ownership):
     """The ownership of the only gateway with a record: every key is its own."""
 
     shared = False
+
+    @property
+    def node(self) -> str:
+        return ""
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         return OURS

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from cellgate.sessions.settings import ManagerSettings
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.terms import SessionPlan, SessionTerms
 from cellgate.wire.models import SessionBody
+from cellgate.wire.owner import new_id
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor, guarded
@@ -172,7 +172,7 @@ class SessionRegistry:
         live session differs from the body (`exact`: see ``check_agreement``), NetworkNotAllowed,
         InvalidInput, StorageError and the pool's errors.
         """
-        key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
+        key = new_id(self.keys.ownership.node) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
         self.keys.check_open()
         await self.keys.check_ours(owned)

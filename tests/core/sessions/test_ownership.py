@@ -33,6 +33,10 @@ class Shared(Ownership):
     def __init__(self, here: str, keys: Keys) -> None:
         self.here, self.keys = here, keys
 
+    @property
+    def node(self) -> str:
+        return self.here
+
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         at = self.keys.get((principal, key))
         return None if at is None else OURS if at == self.here else KeyOwner(at)

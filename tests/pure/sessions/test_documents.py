@@ -6,7 +6,7 @@ from cellgate.sessions.document_sessions import MOST_OF_ONE, NotebookSession, No
 
 
 def document(principal: str, number: int, kernel: str = "k") -> NotebookSession:
-    return NotebookSession(principal, f"{number}.ipynb", "", "notebook", kernel)
+    return NotebookSession(principal, f"{number}.ipynb", "", "notebook", kernel, f"{principal}-{number}")
 
 
 def test_the_oldest_are_forgotten_first_and_nobody_elses() -> None:

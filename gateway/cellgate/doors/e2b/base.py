@@ -162,6 +162,9 @@ class SandboxHandler(E2bHandler):
         """The id of the sandbox that the request is for."""
         return self.request.headers.get("E2b-Sandbox-Id", "")
 
+    def session_wanted(self) -> str | None:
+        return session_key(self.login, self.sandbox_id)
+
     def session(self) -> Session:
         """Return the sandbox. Raises SandboxGone, Unsupported."""
         if self.request.headers.get("E2b-Sandbox-Port", "") not in PORTS:
@@ -197,6 +200,9 @@ class SandboxHandler(E2bHandler):
 
 class AbsentHandler(SandboxHandler):
     """Everything of E2B that is not there."""
+
+    def session_wanted(self) -> str | None:
+        return None
 
     async def _absent(self, *_: str) -> None:
         self.check()

@@ -27,6 +27,7 @@ from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
+from cellgate.wire.owner import made_at
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 
@@ -111,6 +112,9 @@ class ControlHandler(E2bHandler):
             raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
         return session
 
+    def session_wanted(self) -> str | None:
+        return session_key(self.login, self.path_args[0]) if self.path_args else None
+
     def domain(self) -> str:
         """Return the domain below which clients look for a sandbox's servers; see `domain_of`."""
         return domain_of(self.request.headers.get(DOMAIN_HEADER, ""), self.request.headers.get("Host", ""))
@@ -166,12 +170,16 @@ class SandboxesHandler(ControlHandler):
         return LimitsBody(lifetime=life, idle_timeout=life)
 
     def _new_id(self) -> str:
-        """Return an id for a new sandbox; a request that is repeated with its key gets the same."""
+        """Return an id for a new sandbox; a request that is repeated with its key gets the same.
+
+        In a cluster any other begins as this gateway's id, after the letter.
+        """
         key = self.idempotency_key()
-        made = secrets.token_bytes(ID_BYTES)
         if key is not None:
             made = hashlib.sha256(f"{self.owner}\0{key}".encode()).digest()[:ID_BYTES]
-        return "i" + base64.b32encode(made).decode().lower()
+            return f"i{_word(made)}"
+        word = _word(secrets.token_bytes(ID_BYTES))
+        return f"i{made_at(self.node, word)}" if self.node else f"i{word}"
 
     @requires(Permission.READ)
     async def get(self) -> None:
@@ -254,6 +262,10 @@ class TimeoutHandler(ControlHandler):
         session.record.let_live(body.timeout, self.services.sessions.terms.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
+
+
+def _word(made: bytes) -> str:
+    return base64.b32encode(made).decode().lower()
 
 
 def _facts(session: Session) -> tuple[str, str, Mapping[str, object]]:

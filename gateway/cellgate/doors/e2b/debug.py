@@ -41,6 +41,9 @@ class DebugHandler(E2bHandler):
 
     sandbox_id: ClassVar[str] = SANDBOX
 
+    def session_wanted(self) -> str | None:
+        """Return None: these requests are for this machine alone."""
+
     async def _prepare(self) -> None:
         """See `BaseHandler`; when a request has been let in, its sandbox is there."""
         checked = super()._prepare()

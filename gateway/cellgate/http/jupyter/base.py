@@ -24,6 +24,7 @@ from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import SessionBody
+from cellgate.wire.owner import made_at, node_in
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 # Jupyter Server adds these to every request. They describe its machine, not the kernel's, and a kernel with
@@ -41,10 +42,11 @@ _STATES = {
 }
 
 
-def kernel_id(session: Session) -> str:
+def kernel_id(session: Session, node: str = "") -> str:
     """Return the id of a session's kernel for Jupyter clients; restarts don't change it.
 
-    It is the session's key if that is a UUID, else a UUID derived from it: Jupyter's clients expect UUIDs.
+    It is the session's key if that is a UUID, else a UUID derived from it: Jupyter's clients expect UUIDs. In
+    a cluster, where this gateway's id is `node`, that one begins as it: the others know where the kernel is.
     """
     key = session.row.key
     try:
@@ -52,18 +54,8 @@ def kernel_id(session: Session) -> str:
             return key
     except ValueError:
         pass
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"cellgate:{session.row.principal}/{key}"))
-
-
-def kernel_model(session: Session) -> dict[str, Any]:
-    """Jupyter's model of a kernel."""
-    return {
-        "id": kernel_id(session),
-        "name": session.row.kernel,
-        "last_activity": session.record.last_activity,
-        "execution_state": _STATES.get(session.state, "dead"),
-        "connections": session.door.connections,
-    }
+    derived = str(uuid.uuid5(uuid.NAMESPACE_URL, f"cellgate:{session.row.principal}/{key}"))
+    return made_at(node, derived) if node else derived
 
 
 class JupyterHandler(BaseHandler):
@@ -112,15 +104,44 @@ class JupyterHandler(BaseHandler):
         except msgspec.ValidationError as error:
             raise InvalidInput(f"{name} does not fit: {error}") from error
 
+    def kernel_id(self, session: Session) -> str:
+        """Return the id of a session's kernel."""
+        return kernel_id(session, self.node)
+
+    def kernel_model(self, session: Session) -> dict[str, Any]:
+        """Jupyter's model of a kernel."""
+        return {
+            "id": self.kernel_id(session),
+            "name": session.row.kernel,
+            "last_activity": session.record.last_activity,
+            "execution_state": _STATES.get(session.state, "dead"),
+            "connections": session.door.connections,
+        }
+
     def live_sessions(self) -> list[Session]:
         """Return the owner's live sessions that the login reaches."""
         covers = self.login.reach.covers
         return [each for each in self.services.sessions.manager.all_live(self.owner) if covers(each.row.key)]
 
+    def session_wanted(self) -> str | None:
+        """Return the key of the session that the request is about: a kernel's id may be one."""
+        wanted = self.kernel_wanted()
+        if wanted is None or any(self.kernel_id(each) == wanted for each in self.live_sessions()):
+            return None
+        return wanted
+
+    def made_at(self) -> str | None:
+        wanted = self.kernel_wanted()
+        return None if wanted is None else node_in(wanted)
+
+    def kernel_wanted(self) -> str | None:
+        """Return the id of the kernel that the path names; None if it names none."""
+        return None
+
     def session_of(self, wanted: str) -> Session:
         """Return the principal's live session with this key or kernel id. Raises NotFound."""
         for session in self.live_sessions():
-            if wanted in {session.row.key, kernel_id(session)}:
+            if wanted in {session.row.key, self.kernel_id(session)}:
                 return session
         raise NotFound(f"Kernel does not exist: {wanted[:100]}")
 
@@ -128,7 +149,7 @@ class JupyterHandler(BaseHandler):
         """Return a session with a fresh kernel; `path`: the document that it is for, its title."""
         kept = {key: value for key, value in env.items() if key not in OF_THE_CLIENT and key != NOTEBOOK}
         title = path or env.get(NOTEBOOK, "")
-        key = self.login.reach.new_key() if self.login.reach.prefix else None
+        key = self.login.reach.new_key(self.node) if self.login.reach.prefix else None
         metadata = {TITLE: title[:MOST_PATH]} if title else {}
         body = SessionBody(session=key, kernel=name, env=kept, metadata=metadata)
         session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)

@@ -18,7 +18,7 @@ from cellgate.channels.client import Client
 from cellgate.channels.requests import Received, received
 from cellgate.channels.synthesis import answer_to
 from cellgate.errors import QueueFull, ShuttingDown
-from cellgate.http.jupyter.base import JupyterHandler
+from cellgate.http.jupyter.kernels import KernelBase
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream, silence
 from cellgate.http.operation import requires
@@ -39,7 +39,7 @@ FULL_KERNEL_PAUSE = 0.02
 PINGS = 6  # in the time for which a client may be silent
 
 
-class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
+class ChannelsHandler(KernelBase, WatchedWebSocketHandler):
     """One WebSocket."""
 
     _session: Session
@@ -199,6 +199,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
     def on_connection_close(self) -> None:
         self.disconnected = True
+        self.leave_relay()
         WatchedWebSocketHandler.on_connection_close(self)
 
 

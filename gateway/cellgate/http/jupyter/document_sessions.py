@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cellgate.errors import NotFound
-from cellgate.http.jupyter.base import MOST_PATH, JupyterHandler, kernel_id, kernel_model
+from cellgate.http.jupyter.base import MOST_PATH, JupyterHandler
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.sessions.document_sessions import NotebookSession
 from cellgate.sessions.session import Session
+from cellgate.wire.owner import new_id, node_in
 from cellgate_kernels.base.errors import InvalidInput
 
 
@@ -20,15 +21,15 @@ class NotebookSessionsBase(JupyterHandler):
 
     def entries(self) -> list[NotebookSession]:
         """Return the owner's sessions that the login reaches, oldest first."""
-        live = {kernel_id(session) for session in self.services.sessions.manager.all_live(self.owner)}
+        live = {self.kernel_id(session) for session in self.services.sessions.manager.all_live(self.owner)}
         # Entries of kernels that are gone are forgotten here, so `live` must not be limited by the login.
         known = self.services.sessions.notebook_sessions.of(self.owner, live)
-        reached = {kernel_id(session) for session in self.live_sessions()}
+        reached = {self.kernel_id(session) for session in self.live_sessions()}
         return [entry for entry in known if entry.kernel_id in reached]
 
     def models(self, entries: Iterable[NotebookSession]) -> list[dict[str, Any]]:
         """Jupyter's models of sessions; those whose kernels have just ended are left out."""
-        kernels = {kernel_id(session): session for session in self.live_sessions()}
+        kernels = {self.kernel_id(session): session for session in self.live_sessions()}
         return [self._model(each, kernels[each.kernel_id]) for each in entries if each.kernel_id in kernels]
 
     def model(self, entry: NotebookSession) -> dict[str, Any]:
@@ -37,7 +38,7 @@ class NotebookSessionsBase(JupyterHandler):
 
     def _model(self, entry: NotebookSession, session: Session) -> dict[str, Any]:
         known = {"id": entry.id, "path": entry.path, "name": entry.name, "type": entry.type}
-        model = {**known, "kernel": kernel_model(session)}
+        model = {**known, "kernel": self.kernel_model(session)}
         if entry.type == "notebook":
             model["notebook"] = {"path": entry.path, "name": entry.name}
         return model
@@ -51,9 +52,9 @@ class NotebookSessionsBase(JupyterHandler):
         if not isinstance(kernel, dict):
             raise InvalidInput("kernel must be an object")
         if (given := self.text(kernel, "id")) is not None:
-            return kernel_id(self.session_of(given))
+            return self.kernel_id(self.session_of(given))
         if (name := self.text(kernel, "name")) is not None:
-            return kernel_id(await self.start(name, {}, path))
+            return self.kernel_id(await self.start(name, {}, path))
         return None
 
     def path(self, fields: dict[str, Any]) -> str | None:
@@ -86,8 +87,10 @@ class NotebookSessionsHandler(NotebookSessionsBase):
         if entry is None:
             name = self.text(fields, "name") or ""
             kind = self.text(fields, "type") or "notebook"
-            wanted = await self.wanted_kernel(fields, path) or kernel_id(await self.start(None, {}, path))
-            entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted)
+            wanted = await self.wanted_kernel(fields, path) or self.kernel_id(
+                await self.start(None, {}, path)
+            )
+            entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted, new_id(self.node))
             self.services.sessions.notebook_sessions.put(entry)
             self.session_of(wanted).record.entitle(path, rename=False)
         self.set_location(f"/api/sessions/{entry.id}")
@@ -96,6 +99,9 @@ class NotebookSessionsHandler(NotebookSessionsBase):
 
 class NotebookSessionHandler(NotebookSessionsBase):
     """One session."""
+
+    def made_at(self) -> str | None:
+        return node_in(self.path_args[0])
 
     def entry(self, wanted: str) -> NotebookSession:
         """Return the principal's session with this id. Raises NotFound."""

@@ -5,7 +5,7 @@ The specification is the kernels' part of Jupyter Server's REST API.
 
 from __future__ import annotations
 
-from cellgate.http.jupyter.base import JupyterHandler, kernel_model
+from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 
@@ -43,19 +43,26 @@ class KernelsHandler(JupyterHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """Answer with all live kernels of the principal."""
-        self.answer([kernel_model(session) for session in self.live_sessions()])
+        self.answer([self.kernel_model(session) for session in self.live_sessions()])
 
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Start a kernel, from the warm pool if one is ready; `env` applies to this kernel only."""
         fields = await self.fields()
         session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
-        model = kernel_model(session)
+        model = self.kernel_model(session)
         self.set_location(f"/api/kernels/{model['id']}")
         self.answer(model, 201)
 
 
-class KernelHandler(JupyterHandler):
+class KernelBase(JupyterHandler):
+    """A handler of one kernel, which the path names."""
+
+    def kernel_wanted(self) -> str | None:
+        return self.path_args[0]
+
+
+class KernelHandler(KernelBase):
     """One kernel."""
 
     @requires(Permission.READ)
@@ -63,7 +70,7 @@ class KernelHandler(JupyterHandler):
         """Answer the kernel's model; once a client has received a cell's end, it finds the kernel idle."""
         session = self.session_of(wanted)
         await session.recorded()
-        self.answer(kernel_model(session))
+        self.answer(self.kernel_model(session))
 
     @requires(Permission.RUN)
     async def delete(self, wanted: str) -> None:
@@ -73,7 +80,7 @@ class KernelHandler(JupyterHandler):
         self.set_status(204)
 
 
-class KernelInterruptHandler(JupyterHandler):
+class KernelInterruptHandler(KernelBase):
     """Interrupt the running cell."""
 
     @requires(Permission.RUN)
@@ -83,7 +90,7 @@ class KernelInterruptHandler(JupyterHandler):
         self.set_status(204)
 
 
-class KernelRestartHandler(JupyterHandler):
+class KernelRestartHandler(KernelBase):
     """A fresh kernel with the same id."""
 
     @requires(Permission.RUN)
@@ -91,4 +98,4 @@ class KernelRestartHandler(JupyterHandler):
         """Answer with the model once the kernel is ready; the body is ignored."""
         session = self.session_of(wanted)
         await session.restart()
-        self.answer(kernel_model(session))
+        self.answer(self.kernel_model(session))

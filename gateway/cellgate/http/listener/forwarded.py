@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+from tornado.httputil import HTTPHeaders
 
 from cellgate_kernels.base.errors import InvalidInput
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+HandedOn = Callable[[str, str, HTTPHeaders], "Forwarded | None"]
+"""Returns whose a request is, by its method, target and headers, if another gateway hands it on."""
 MOST_HOPS = 32
 """Most proxies in a row that are looked at; beyond, the last one's address counts."""
 

@@ -324,18 +324,32 @@ class Listener(HTTPServer):
         assert isinstance(stream, ClientStream)
         setattr(request_conn, _PARSE, _parse_few)
         stream.waits()
-        if stream.proxy is None:
+        if stream.proxy is not None:
+            self.count_for(stream, PROXY)
+        elif self._limits.handed_on is None:
             return _Request(delegate, stream)
-        self.count_for(stream, PROXY)
-        serves = partial(self._serves, stream, stream.proxy, request_conn.context)
-        return _Request(delegate, stream, serves)
+        return _Request(delegate, stream, partial(self._serves, stream, request_conn.context))
 
-    def _serves(self, stream: ClientStream, proxy: str, context: Any, headers: HTTPHeaders) -> bool:
+    def _serves(
+        self, stream: ClientStream, context: Any, start: RequestStartLine, headers: HTTPHeaders
+    ) -> bool:
         """Make the request look as if its client had connected directly. False if there is no place for it.
 
         `context` is tornado's, from which each request takes its client's address and its scheme.
         """
-        forwarded = self._limits.proxies.read(proxy, headers)
+        if self._limits.handed_on is not None:
+            # The connection's request before may have been another client's.
+            stream.address = stream.address or context.remote_ip
+            context.remote_ip, context.protocol = stream.address, stream.scheme
+            handed_on = self._limits.handed_on(start.method, start.path, headers)
+            stream.is_handed_on = handed_on is not None
+            if handed_on is not None:
+                # Its connection counts for the other gateway, and at that one for the client.
+                context.remote_ip, context.protocol = handed_on.address, handed_on.scheme
+                return True
+        if stream.proxy is None:
+            return True
+        forwarded = self._limits.proxies.read(stream.proxy, headers)
         context.remote_ip = forwarded.address
         context.protocol = forwarded.scheme or stream.scheme
         if forwarded.host is not None:
@@ -379,14 +393,14 @@ def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
 class _Request(HTTPMessageDelegate):
     """Reports a request's progress to the stream, and when the client waits for us.
 
-    `serves`: called with the headers of a request that a trusted proxy passes on.
+    `serves`: called with the head of a request that a trusted proxy or another gateway may pass on.
     """
 
     def __init__(
         self,
         inner: HTTPMessageDelegate,
         stream: ClientStream,
-        serves: Callable[[HTTPHeaders], bool] | None = None,
+        serves: Callable[[RequestStartLine, HTTPHeaders], bool] | None = None,
     ) -> None:
         self._inner = inner
         self._stream = stream
@@ -396,7 +410,8 @@ class _Request(HTTPMessageDelegate):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        if self._serves is not None and not self._serves(headers):
+        assert isinstance(start_line, RequestStartLine)
+        if self._serves is not None and not self._serves(start_line, headers):
             self._refused = True
             self._stream.turn_away()
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass, field
 
-from cellgate.http.listener.forwarded import TrustedProxies
+from cellgate.http.listener.forwarded import HandedOn, TrustedProxies
 from cellgate_kernels.base.options import BYTES, SECONDS, option
 from cellgate_kernels.base.resources import MIB
 
@@ -31,6 +31,7 @@ class ListenerSettings:
     `head_timeout`: for a whole request head, from its first byte; for a connection's first head, from its
     acceptance. `body_rate`: bytes a second, on average in each `body_timeout`. `per_address`: None: half of
     all, for connections without a token. `proxies`: the trusted ones.
+    `handed_on`: says whose a request is that another gateway of a cluster hands on; None without one.
     """
 
     connections: int = option(
@@ -71,6 +72,7 @@ class ListenerSettings:
         unit=BYTES,
     )
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    handed_on: HandedOn | None = None
 
 
 def for_principals(connections: int) -> int:

@@ -85,6 +85,8 @@ class ClientStream(IOStream):
     `origin`: the key of the address that it counts for. `memory.whose`: its principal or, while it is a
     stranger, those of the address. `is_strange`: its present request has shown no token. `scheme`: of the
     URLs that lead to it. `proxy`: the address of the trusted proxy at its other side, if one is there.
+    `address`: that of the other side, once a request over it may have been another address's. `is_handed_on`:
+    its present request was handed on by another gateway of the cluster, which has checked the Host.
     `login`: what the token of the request gives, once the client has shown one. `signed_in`: whether the
     sign-in that gave it is not over, if it was one of a browser. `evict`: how to close the connection in its
     own protocol once that login has ended. `pieces`: the buffers that a large body is read into, in turn.
@@ -100,9 +102,11 @@ class ClientStream(IOStream):
         self.pace = ClientPace(time.monotonic())
         self.memory = HeldMemory(owner.memory, self._strangers, self._give_up)
         self.proxy: str | None = None
+        self.address = ""
+        self.is_handed_on = False
         self.login: Login | None = None
         self.signed_in: Callable[[], bool] | None = None
-        self.evict: Callable[[], None] | None = None
+        self.evict: Callable[[], object] | None = None
         self.is_strange = True
         self.passed: Callable[[int], None] | None = None
         self.pieces: Iterator[memoryview] | None = None

@@ -167,4 +167,5 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
 
     def on_connection_close(self) -> None:
         self.disconnected = True
+        self.leave_relay()
         WatchedWebSocketHandler.on_connection_close(self)

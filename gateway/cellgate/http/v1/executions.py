@@ -217,7 +217,7 @@ class OneShotHandler(ExecutionAnswers):
         if self.login.reach.exact:
             raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
         if body.record and self.login.reach.prefix:
-            wanted = structs.replace(wanted, session=self.login.reach.new_key())
+            wanted = structs.replace(wanted, session=self.login.reach.new_key(self.node))
         view["kept"] = body.record
         async with self.waiting(form) as moved:
             session, run = await manager.execute_once(

@@ -70,8 +70,9 @@ class UploadHandler(BaseHandler):
         held = super().prepare()
         if held is not None:
             await held
-        if self._refused is not None or self.request.method not in self.uploads:
+        if self._refused is not None or self.request.method not in self.uploads or self.relay is not None:
             return
+        self.keeps_body = False
         if self._length() > WIDE:
             read_wide(self.request.connection)
         try:
@@ -125,7 +126,10 @@ class UploadHandler(BaseHandler):
         assert self._incoming is not None
         return self.services.sessions.files.begin(self._incoming)
 
-    async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
+    async def data_received(self, chunk: bytes | memoryview) -> None:
+        if self.relay is not None:
+            await self.relay.pass_on(bytes(chunk))
+            return
         if self.request.method in self.uploads:
             self.count_body(len(chunk))
         if self._refused is None and self.request.method in self.uploads:

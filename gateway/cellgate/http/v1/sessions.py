@@ -61,7 +61,7 @@ class SessionsHandler(StreamingHandler):
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
         if self.login.reach.prefix:
-            key = self.login.reach.new_key() if body.session is None else body.session
+            key = self.login.reach.new_key(self.node) if body.session is None else body.session
             body = structs.replace(body, session=self.login.reach.check(key))
             if body.workspace_of is not None:
                 self.login.reach.check(body.workspace_of)
@@ -149,7 +149,7 @@ class BranchHandler(BaseHandler):
     )
     async def post(self, key: str) -> None:
         body = await self.body(BranchBody)
-        branch = self.login.reach.branch_key(body.session)
+        branch = self.login.reach.branch_key(body.session, self.node)
         spec = BranchSpec(BranchWorkspace(body.workspace), body.seed, body.anyway)
         manager = self.services.sessions.manager
         session = await manager.branch(self.owner, check_session_key(key), branch, spec)

@@ -1,0 +1,130 @@
+"""Connections from this gateway to the others of its cluster, kept for the next requests.
+
+What a waiting connection brings, be it its end, closes it: a gateway has nothing to say unasked, and its
+words would be taken for the next answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import defaultdict
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+from cellgate.errors import OwnerUnreachable
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.places import Places
+from cellgate_kernels.base.tasks import Supervisor
+
+BUFFER: Final = 64 * 1024
+CONNECT_SECONDS: Final = 3.0
+MOST_KEPT: Final = 32
+"""Connections to one gateway that wait for a request at most."""
+WAITING_SECONDS: Final = 30.0
+"""Seconds that one waits at most: gateways close theirs after a longer time, by default."""
+SILENCE: Final = 30
+"""Seconds after which a machine that acknowledges nothing is gone."""
+PIECES_A_TURN: Final = 64
+"""Pieces of one answer that are handled in one turn of the loop."""
+_PROBES: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+
+
+class PeerConnection:
+    """A connection to another gateway, for one request after the other."""
+
+    def __init__(self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.address = address
+        self.places = Places(PIECES_A_TURN)
+        self._reader, self._writer = reader, writer
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the other side has closed the connection."""
+        return self._reader.at_eof()
+
+    async def read(self) -> bytes:
+        """Read the next bytes; empty at the end. Raises OSError."""
+        return await self._reader.read(BUFFER)
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes, and return when more may be sent. Raises OSError."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """Close the connection, once the other side has taken what was sent. Idempotent."""
+        self._writer.close()
+
+
+class Peers:
+    """The connections to all other gateways."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[str, dict[PeerConnection, asyncio.Task[None]]] = defaultdict(dict)
+        self._tasks = Supervisor()
+        self._tls: ssl.SSLContext | None = None
+
+    async def connect(self, address: str) -> PeerConnection:
+        """Return a connection to the gateway with this URL. Raises OwnerUnreachable."""
+        waiting = self._waiting[address]
+        while waiting:
+            connection, task = waiting.popitem()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+                if task.cancelled() and not connection.at_end:
+                    return connection
+        parts = urlsplit(address)
+        if parts.hostname is None:
+            raise OwnerUnreachable("The gateway that has the session says no address; try again")
+        secure = parts.scheme == "https"
+        if secure and self._tls is None:
+            self._tls = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    parts.hostname,
+                    parts.port or (443 if secure else 80),
+                    limit=BUFFER,
+                    ssl=self._tls if secure else None,
+                )
+        except OSError as error:  # TimeoutError and ssl.SSLError are some
+            why = in_words(error)
+            raise OwnerUnreachable(
+                f"The gateway at {address}, which has the session, can't be reached: {why}."
+                " Nothing has been done; try again"
+            ) from error
+        writer.transport.set_write_buffer_limits(high=BUFFER)
+        connected: socket.socket = writer.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PROBES:
+            connected.setsockopt(socket.IPPROTO_TCP, name, value)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE * 1000)
+        return PeerConnection(address, reader, writer)
+
+    def keep(self, connection: PeerConnection) -> None:
+        """Keep a connection for the next request, if few wait already."""
+        waiting = self._waiting[connection.address]
+        if len(waiting) >= MOST_KEPT:
+            connection.close()
+            return
+        waiting[connection] = self._tasks.share(self._watch(connection), "waiting connection", (OSError,))
+
+    async def _watch(self, connection: PeerConnection) -> None:
+        """Close a waiting connection at its end, at its first byte, or when it has waited long enough."""
+        with suppress(OSError):  # a TimeoutError, too
+            async with asyncio.timeout(WAITING_SECONDS):
+                await connection.read()
+        self._waiting[connection.address].pop(connection, None)
+        connection.close()
+
+    async def close(self) -> None:
+        """Close all waiting connections."""
+        for waiting in self._waiting.values():
+            for connection in waiting:
+                connection.close()
+            waiting.clear()
+        await self._tasks.cancel()

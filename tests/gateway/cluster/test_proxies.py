@@ -1,0 +1,102 @@
+"""The proxies of `deploy` in front of a cluster: they learn where sessions are, so that few requests hop."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.free_ports import free_port
+from tests.support.nodes import OWNER, Pair, pair
+from tests.support.proxies import haproxy, replaced, require_proxy, started
+from tests.support.server import TOKEN, GatewayProcess
+
+__all__ = ["pair"]
+
+SESSIONS, REQUESTS = 100, 1000
+
+
+@pytest.fixture
+def proxy(pair: Pair, tmp_path: Path) -> Iterator[str]:
+    """HAProxy before both gateways: its host and port."""
+    require_proxy("haproxy")
+    port = free_port()
+    one, other = pair.node(pair.one)[:8], pair.node(pair.other)[:8]
+    changes = {
+        "bind :8888": f"bind 127.0.0.1:{port}",
+        "10.0.0.1:8888": pair.one.host,
+        "10.0.0.2:8888": pair.other.host,
+        "11111111": one,
+        "22222222": other,
+    }
+    with started(haproxy(tmp_path, replaced("haproxy.cfg", changes)), tmp_path, port):
+        yield f"127.0.0.1:{port}"
+
+
+def _missing(gateway: GatewayProcess) -> int:
+    """How many requests a gateway has answered with 404."""
+    text = gateway.get("/metrics").body.decode()
+    name = 'cellgate_http_responses_total{status="404"}'
+    return sum(int(float(line.rpartition(" ")[2])) for line in text.splitlines() if line.startswith(name))
+
+
+def test_only_the_first_request_of_a_session_can_hop(pair: Pair, proxy: str) -> None:
+    nodes = [pair.node(pair.one), pair.node(pair.other)]
+    # Each has its owner, and no kernel: all requests are answered 404, by the owner.
+    keys = {f"learned-{uuid.uuid4().hex[:8]}": random.choice(nodes) for _ in range(SESSIONS)}
+    for key, node in keys.items():
+        pair.own(key, node)
+
+    def ask(wanted: list[str]) -> int:
+        """Ask for sessions; how many of the requests hopped."""
+        before = _missing(pair.one) + _missing(pair.other)
+        with closing(http.client.HTTPConnection(proxy, timeout=60)) as connection:
+            for key in wanted:
+                answer = _ask(connection, "GET", f"/v1/sessions/{key}")
+                assert (answer.status, answer.headers[OWNER]) == (404, keys[key])
+        return _missing(pair.one) + _missing(pair.other) - before - len(wanted)
+
+    assert 0 < ask([*keys]) < SESSIONS
+    assert ask(random.choices([*keys], k=REQUESTS - SESSIONS)) == 0
+
+
+def _ask(
+    connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
+) -> http.client.HTTPResponse:
+    """The answer to a request, whose body was read."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+
+
+def test_ids_lead_to_the_gateway_that_made_them(pair: Pair, proxy: str) -> None:
+    before = _missing(pair.one) + _missing(pair.other)
+    with closing(http.client.HTTPConnection(proxy, timeout=60)) as connection:
+        for gateway in (pair.one, pair.other):
+            digits = pair.node(gateway)[:8]
+            made = f"{digits}{str(uuid.uuid4())[8:]}"
+            sandbox = f"i{digits}{'a' * 16}"
+            for path in (f"/api/kernels/{made}", f"/api/sessions/{made}", f"/e2b/sandboxes/{sandbox}"):
+                answer = _ask(connection, "GET", path)
+                assert (answer.status, answer.headers[OWNER]) == (404, pair.node(gateway))
+    assert _missing(pair.one) + _missing(pair.other) - before == 6
+
+
+def test_a_new_session_is_learned_from_its_location(pair: Pair, proxy: str) -> None:
+    with closing(http.client.HTTPConnection(proxy, timeout=60)) as connection:
+        made = _ask(connection, "POST", "/v1/sessions", "{}")
+        path = made.headers["Location"]
+        assert _ask(connection, "DELETE", path).status == 204
+        nodes = {made.headers[OWNER]}
+        for _ in range(10):
+            answer = _ask(connection, "GET", path)
+            assert answer.status == 200
+            nodes.add(answer.headers[OWNER])
+    assert nodes == {made.headers[OWNER]}

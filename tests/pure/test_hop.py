@@ -1,0 +1,66 @@
+"""The signed header of a request that is handed on."""
+
+from __future__ import annotations
+
+import pytest
+from tornado.httputil import HTTPHeaders
+
+from cellgate.http.hop.signature import GOOD_SECONDS, HopPlace, HopSigner
+from cellgate.http.listener.forwarded import Forwarded
+from cellgate.wire.owner import HOP, made_at, new_id, node_in
+
+KEY = b"k" * 32
+CLIENT = Forwarded("2001:db8::1", "https")
+NODE = "0123456789abcdef"
+
+
+def signer(node: str, *, key: bytes = KEY, at: float = 1000.0) -> HopSigner:
+    return HopSigner(HopPlace(node, f"http://{node}", key), lambda: at)
+
+
+def test_a_signed_header_tells_whose_the_request_is() -> None:
+    signed = signer("one").sign("http://other", "GET", "/v1/me?a=b", CLIENT)
+    headers = HTTPHeaders({HOP: signed})
+    assert signer("other", at=1000 + GOOD_SECONDS).read("GET", "/v1/me?a=b", headers) == CLIENT
+    assert HOP not in headers
+    assert signer("other").read("GET", "/v1/me", HTTPHeaders()) is None
+
+
+@pytest.mark.parametrize(
+    ("reader", "method", "target"),
+    [
+        (signer("third"), "GET", "/"),
+        (signer("other", key=b"other"), "GET", "/"),
+        (signer("other", at=1001 + GOOD_SECONDS), "GET", "/"),
+        (signer("other", at=999 - GOOD_SECONDS), "GET", "/"),
+        (signer("other"), "POST", "/"),
+        (signer("other"), "GET", "/v1/me"),
+    ],
+)
+def test_a_header_for_another_request_is_taken_away(reader: HopSigner, method: str, target: str) -> None:
+    headers = HTTPHeaders({HOP: signer("one").sign("http://other", "GET", "/", CLIENT)})
+    assert reader.read(method, target, headers) is None
+    assert HOP not in headers
+
+
+@pytest.mark.parametrize("given", ["", " ", "a", "a b c d e", "one 1000 ::1 http ", "\xff", "a" * 10_000])
+def test_what_is_no_signature_is_taken_away(given: str) -> None:
+    headers = HTTPHeaders({HOP: given, "X": "y"})
+    assert signer("other").read("GET", "/", headers) is None
+    assert dict(headers.get_all()) == {"X": "y"}
+
+
+def test_two_headers_are_none() -> None:
+    signed = signer("one").sign("http://other", "GET", "/", CLIENT)
+    headers = HTTPHeaders({HOP: signed})
+    headers.add(HOP, signed)
+    assert signer("other").read("GET", "/", headers) is None
+
+
+def test_ids_name_the_gateway_that_made_them() -> None:
+    made = new_id(NODE)
+    assert node_in(made) == NODE[:8]
+    assert made_at("ab", made)[:8] == "ab000000"
+    assert node_in(new_id()) not in {None, NODE[:8]}
+    for other in ("", "s", NODE, made.upper(), made[1:], f"{made}0"):
+        assert node_in(other) is None
