@@ -13,7 +13,7 @@ import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import user_file
+from cellgate.identity.store import user_database
 from cellgate.identity.store.interface import UserStore
 from cellgate.identity.store.opening import open_users
 from cellgate.identity.store.user_file import PRINCIPALS, UserFile
@@ -52,7 +52,7 @@ def test_a_token_is_kept_as_a_digest_only(store: UserStore, path: Path) -> None:
 
 
 def test_useless_tokens_make_room_and_used_ones_do_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_file, "MOST_TOKENS", 2)
+    monkeypatch.setattr(user_database, "MOST_TOKENS", 2)
     time = 1000.0
     with closing(UserFile(path, create=True, clock=lambda: time)) as store:
         store.add_user("ada", Role.USER)
