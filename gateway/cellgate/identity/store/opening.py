@@ -1,22 +1,143 @@
-"""Opens the users of a data folder, wherever they are kept: the one place that chooses the store."""
+"""Opens the users of a data folder or of a cluster, wherever they are kept: the one place that chooses the store.
+
+PostgreSQL's modules are imported only on demand: they are an extra, and a file needs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate.identity.store.interface import UserReader, UserStore
+from cellgate.errors import StorageError
+from cellgate.identity.secrets import SECRET_KEY, SecretKey, load_secret_key
+from cellgate.identity.store.interface import SignInLedger, UserReader, UserStore
 from cellgate.identity.store.user_file import PRINCIPALS, UserFile, UserFileReader
+from cellgate.record.store.opening import record_address
+
+OPTION = "--cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class UsersPlace:
+    """Where users are: in a data folder or, with `cluster`, in the database with this URL.
+
+    `key_file`: the file with the key of the secrets; None: it is in the data folder.
+    """
+
+    data_dir: Path
+    cluster: str = ""
+    key_file: Path | None = None
+
+    def __str__(self) -> str:
+        return str(record_address(self.cluster, OPTION)) if self.cluster else f"data folder {self.data_dir}"
+
+    def key(self, *, create: bool) -> SecretKey:
+        """Return the key of the secrets, made with `create` if it is missing in the folder. Raises StorageError."""
+        if self.key_file is not None:
+            return load_secret_key(self.key_file, create=False, mounted=True)
+        if create:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return load_secret_key(self.data_dir / SECRET_KEY, create=create)
+
+    @property
+    def key_path(self) -> Path:
+        """The file with the key."""
+        return self.key_file or self.data_dir / SECRET_KEY
 
 
 @contextmanager
 def open_users(data_dir: Path, *, create: bool = False) -> Iterator[UserStore]:
-    """Open the store until the context ends; with `create`, it is made. Raises StorageError, NotFound."""
-    with closing(UserFile(data_dir / PRINCIPALS, create=create)) as store:
+    """Open the users of a data folder until the context ends. Raises what `open_users_at` raises."""
+    with open_users_at(UsersPlace(data_dir), create=create) as store:
         yield store
+
+
+@contextmanager
+def open_users_at(place: UsersPlace, *, create: bool = False) -> Iterator[UserStore]:
+    """Open the store until the context ends; with `create`, it is made. Raises StorageError, NotFound.
+
+    In a cluster also InvalidInput for an invalid address.
+    """
+    store: UserStore
+    if place.cluster:
+        address = record_address(place.cluster, OPTION)
+        from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
+
+        store = UserTables(address, create=create)
+    else:
+        if create:
+            place.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = UserFile(place.data_dir / PRINCIPALS, create=create)
+    with closing(store):
+        yield store
+
+
+def secret_key(place: UsersPlace) -> SecretKey:
+    """Return the key to encrypt a secret with, made if there is none yet. Raises StorageError.
+
+    In a cluster it must be the one that all gateways have.
+    """
+    key = place.key(create=True)
+    if place.cluster:
+        from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
+
+        with closing(UserTables(record_address(place.cluster, OPTION), create=True)) as tables:
+            tables.check_key(key, place.key_path)
+    return key
 
 
 def reader_of_users(data_dir: Path) -> UserReader:
     """Return what reads the users of this data folder, which may have none yet."""
     return UserFileReader(data_dir / PRINCIPALS)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUsers:
+    """What a gateway needs of its cluster's users. `key`: the one that all its gateways have."""
+
+    reader: UserReader
+    ledger: SignInLedger
+    key: SecretKey
+
+
+def users_of_cluster(place: UsersPlace) -> ClusterUsers:
+    """Return what reads a cluster's users, after a check that this gateway can be one of it.
+
+    Raises StorageError, also for a data folder with users of its own, which would be let in no more.
+    """
+    own = place.data_dir / PRINCIPALS
+    if own.exists():
+        raise StorageError(
+            f"The data folder has users of its own, {own}: move them into the cluster's database by"
+            " `cellgate user migrate`, or move the file away"
+        )
+    key = secret_key(place)
+    from cellgate.identity.store.sign_in_tables import SignInTables  # noqa: PLC0415 - an extra
+    from cellgate.identity.store.user_tables import UserTablesReader  # noqa: PLC0415
+
+    address = record_address(place.cluster, OPTION)
+    return ClusterUsers(UserTablesReader(address, key), SignInTables(address), key)
+
+
+def move_users(place: UsersPlace) -> int:
+    """Move the users of the data folder into the cluster's database; return how many there are.
+
+    The file is kept under another name. Raises StorageError, and NotFound without a file.
+    """
+    address = record_address(place.cluster, OPTION)
+    from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
+
+    path = place.data_dir / PRINCIPALS
+    with closing(UserFile(path, create=False)) as file:
+        # The key first: without it the secrets that are moved could not be read.
+        key = place.key(create=not file.secrets())
+        with closing(UserTables(address, create=True)) as tables:
+            tables.check_key(key, place.key_path)
+            moved = tables.move_in(file)
+    aside = path.with_name(f"{PRINCIPALS}.moved")
+    if aside.exists():
+        raise StorageError(f"The users were moved, but {aside} is in the way: move {path} away yourself")
+    path.rename(aside)
+    return moved

@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
 from cellgate_kernels.base.errors import InvalidInput
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 class UserDatabase(UserStore):
@@ -52,45 +53,43 @@ class UserDatabase(UserStore):
     def _failures(self, action: str) -> AbstractContextManager[None]:
         """Turn the database's errors into StorageError. `action`: what failed, such as "read"."""
 
-    def _read(self, statement: str, *values: object) -> list[Row]:
+    def _read(self, convert: Callable[[Row], T], statement: str, *values: object) -> list[T]:
         with self._failures("read"):
-            return self._rows(statement, *values)
+            return [convert(row) for row in self._rows(statement, *values)]
 
     def _count(self, statement: str, *values: object) -> int:
-        return int(self._read(statement, *values)[0][0])
+        return self._read(lambda row: int(row[0]), statement, *values)[0]
 
     # ---- reading ------------------------------------------------------------------------------------------
 
     def users(self) -> list[User]:
-        return [_user(row) for row in self._read(statements.USERS)]
+        return self._read(_user, statements.USERS)
 
     def user(self, name: str) -> User:
         # PostgreSQL has no such text at all.
-        rows = [] if "\x00" in name else self._read(statements.USER, name)
+        rows = [] if "\x00" in name else self._read(_user, statements.USER, name)
         if not rows:
             raise NotFound(f"There is no user {name[:40]!r}; cellgate user list shows who there is")
-        return _user(rows[0])
+        return rows[0]
 
     def tokens(self, user: str | None = None) -> list[Token]:
         if user is None:
-            return [_token(row) for row in self._read(statements.TOKENS)]
+            return self._read(_token, statements.TOKENS)
         self.user(user)
-        return [_token(row) for row in self._read(statements.TOKENS_OF_USER, user)]
+        return self._read(_token, statements.TOKENS_OF_USER, user)
 
     def secrets(self, user: str | None = None) -> list[Box]:
         if user is None:
-            return [Box(*row) for row in self._read(statements.SECRETS)]
+            return self._read(_box, statements.SECRETS)
         self.check_owner(user)
-        return [Box(*row) for row in self._read(statements.SECRETS_OF_USER, user)]
+        return self._read(_box, statements.SECRETS_OF_USER, user)
 
     def check_owner(self, name: str) -> None:
         if name != RESERVED:
             self.user(name)
 
     def acts(self, after: int, limit: int = 1000) -> list[Act]:
-        with self._failures("read"):
-            rows = self._rows(statements.ACTS, after, limit)
-            return [Act(seq, at, msgspec.json.decode(body, type=dict[str, Any])) for seq, at, body in rows]
+        return self._read(_act, statements.ACTS, after, limit)
 
     def count_acts(self, after: int) -> int:
         return self._count(statements.COUNT_ACTS, after)
@@ -161,10 +160,10 @@ class UserDatabase(UserStore):
             raise Conflict(f"User {user!r} has {count} tokens; cellgate token revoke ID makes room")
 
     def revoke_token(self, name: str) -> Token:
-        rows = [] if "\x00" in name else self._read(statements.TOKEN, name)
+        rows = [] if "\x00" in name else self._read(_token, statements.TOKEN, name)
         if not rows:
             raise NotFound(f"There is no token {name[:40]!r}; cellgate token list shows the ids")
-        known = _token(rows[0])
+        known = rows[0]
         if known.revoked_at is None:
             with self._change("token_revoked", user=known.user, token=name):
                 self._write(statements.REVOKE_TOKEN, self._clock(), name)
@@ -205,6 +204,15 @@ def _token(row: Row) -> Token:
     name, user, value, scopes, session, exact, *times = row
     chosen = None if scopes is None else frozenset(Permission(each) for each in scopes.split(",") if each)
     return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *times)
+
+
+def _box(row: Row) -> Box:
+    return Box(*row)
+
+
+def _act(row: Row) -> Act:
+    seq, at, body = row
+    return Act(seq, at, msgspec.json.decode(body, type=dict[str, Any]))
 
 
 def token_row(token: Token) -> Row:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 SCHEMES = ("postgresql://", "postgres://")
 
 
-def record_address(url: str) -> RecordAddress:
-    """Return the address of a record in PostgreSQL.
+def record_address(url: str, option: str = "--record") -> RecordAddress:
+    """Return the address of a record in PostgreSQL, given by this option.
 
     Raises InvalidInput for an invalid address, without repeating it; StorageError when psycopg is missing.
     """
     if not url.startswith(SCHEMES):
         raise InvalidInput(
-            "--record takes a database of PostgreSQL, such as postgresql://user@host/database; without it the"
+            f"{option} takes a database of PostgreSQL, such as postgresql://user@host/database; without it the"
             " record is in SQLite, in the data folder"
         )
     try:
