@@ -334,6 +334,12 @@ class NotRecorded(StorageError):
     reason = "recording_failed"
 
 
+class Fenced(NotRecorded):
+    """Another gateway goes on with the session, so this one has ended its kernel: ask again."""
+
+    reason = "fenced"
+
+
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _STATUS: dict[type[CellgateError], HTTPStatus] = {

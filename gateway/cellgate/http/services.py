@@ -14,6 +14,8 @@ from cellgate.sessions.document_sessions import NotebookSessions
 from cellgate.sessions.sandboxes import Sandboxes
 
 if TYPE_CHECKING:
+    from cellgate.cluster.membership import Membership
+    from cellgate.cluster.owners import Owners
     from cellgate.console.assets import Assets
     from cellgate.console.sign_ins import SignIns
     from cellgate.http.access import AccessPolicy
@@ -42,12 +44,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """This gateway as a node of a cluster, and the owners of the sessions there."""
+
+    membership: Membership
+    owners: Owners
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
-    """The record with its audit trail, and the threads that work on files and long texts."""
+    """The record with its audit trail, and the threads that work on files and long texts.
+
+    `cluster`: the gateways that share the record; None if this is the only one.
+    """
 
     journal: RecordStore
     trail: TrailWriter
     lanes: ThreadLanes
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from cellgate.cluster.nodes import Load
 from cellgate.doors.table import recover_doors
 from cellgate.errors import not_written
 from cellgate.http.listener.certificate import Certificate
@@ -41,6 +42,7 @@ from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels.base.threads import ThreadLanes
 from cellgate_kernels.engine.sweep import sweep
+from cellgate_kernels.pool.pool import KernelPool
 
 RUNNING_FILE = "gateway.json"
 SWEEP_SECONDS = 5.0
@@ -57,6 +59,12 @@ class RunningGateway:
         self.services = services
         self._servers = servers
         self._settings = settings
+
+    @property
+    def lost(self) -> asyncio.Future[str] | None:
+        """Done with the reason once the gateway must stop: another one has its place in the cluster."""
+        cluster = self.services.storage.cluster
+        return None if cluster is None else cluster.membership.lost
 
     def console_url(self) -> str:
         """Return an address that signs a browser in as the administrator: once, within a minute."""
@@ -147,6 +155,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     gateway = RunningGateway(front_url(front, sockets), services, servers, settings)
     stack.push_async_callback(gateway.shut_down)
     kernels.pool.start()
+    if storage.cluster is not None:
+        storage.cluster.membership.measure = partial(_load, kernels.pool)
     sessions.manager.start()
     changes = Changes(services, servers, authentication)
     authentication.follow(changes)
@@ -223,6 +233,12 @@ def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
         return None
     stack.push_async_callback(tracing.close, provider)
     return tracing.OpenTelemetry(provider)
+
+
+def _load(pool: KernelPool) -> Load:
+    """Return the kernels of this node for the others of its cluster."""
+    found = pool.statistics()
+    return Load(pool.settings.max_kernels, found.in_use, found.warm)
 
 
 def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:

@@ -24,6 +24,7 @@ from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
+from cellgate.sessions.ownership import Alone
 from cellgate.sessions.parts import SessionObserver, SharedParts
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionRegistry
@@ -70,6 +71,7 @@ def open_sessions(
         observer=observer,
         secrets=directory,
         egress=egress,
+        ownership=Alone() if storage.cluster is None else storage.cluster.owners,
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _staging(settings)

@@ -1,20 +1,29 @@
-"""Opens the gateway's storage: the data folder, the record in it or in PostgreSQL, and its audit trail."""
+"""Opens the gateway's storage: the data folder, the record in it or in PostgreSQL, and its audit trail.
+
+With a cluster, it also joins that: the record is what its gateways share.
+"""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from cellgate.errors import StorageError
-from cellgate.http.services import Storage
+from cellgate.http.services import Cluster, Storage
 from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.opening import record_address
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.trail_writer import TrailWriter
+from cellgate.server.kernels import INSTANCE_FILE, gateway_id
 from cellgate.server.settings import GatewaySettings
 from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.threads import ThreadLanes
+
+if TYPE_CHECKING:
+    from cellgate.cluster.settings import ClusterSettings
+    from cellgate.record.store.postgresql.record_connection import RecordAddress
 
 
 async def open_storage(settings: GatewaySettings, lanes: ThreadLanes, stack: AsyncExitStack) -> Storage:
@@ -25,18 +34,21 @@ async def open_storage(settings: GatewaySettings, lanes: ThreadLanes, stack: Asy
     except OSError as error:
         raise StorageError(f"Can't make the data folder {data}: {in_brief(error)}") from error
     journal: RecordStore
-    if storage.record:
+    if settings.cluster is not None or storage.record:
         journal = await _open_database(settings, lanes, stack)
     else:
         journal = await Journal.open(data / RECORD, sync=storage.journal_sync, reserve=storage.reserve)
     stack.push_async_callback(journal.close)
-    return Storage(journal, TrailWriter(journal), lanes)
+    cluster = None if settings.cluster is None else await _join(settings, settings.cluster, lanes, stack)
+    return Storage(journal, TrailWriter(journal), lanes, cluster)
 
 
 async def _open_database(settings: GatewaySettings, lanes: ThreadLanes, stack: AsyncExitStack) -> RecordStore:
     """Open the record in PostgreSQL, for a gateway that has its data folder to itself."""
-    address = record_address(settings.storage.record)
-    from cellgate.record.store.postgresql.store import PostgresStore  # noqa: PLC0415 - an extra
+    cluster = settings.cluster
+    address = record_address(settings.storage.record) if cluster is None else _cluster_address(cluster)
+    from cellgate.record.store.postgresql.record_connection import Hold  # noqa: PLC0415 - an extra
+    from cellgate.record.store.postgresql.store import PostgresStore  # noqa: PLC0415
 
     own = settings.data_dir / RECORD
     held = await lanes.bulk.run(RecordLock, own)
@@ -46,4 +58,24 @@ async def _open_database(settings: GatewaySettings, lanes: ThreadLanes, stack: A
             f"The data folder has a record in SQLite already, {own}: move that into the database by"
             " `cellgate record migrate`, or use another data folder"
         )
-    return await PostgresStore.open(address)
+    return await PostgresStore.open(address, hold=Hold.ALONE if cluster is None else Hold.SHARED)
+
+
+async def _join(
+    settings: GatewaySettings, cluster: ClusterSettings, lanes: ThreadLanes, stack: AsyncExitStack
+) -> Cluster:
+    """Join the cluster that shares the open record; at the end, free this node's keys and leave."""
+    from cellgate.cluster.membership import Membership  # noqa: PLC0415 - an extra
+    from cellgate.cluster.owners import Owners  # noqa: PLC0415
+
+    address = _cluster_address(cluster)
+    node = gateway_id(settings.data_dir / INSTANCE_FILE)
+    membership = await Membership.open(node, cluster, address, lanes.bulk)
+    stack.push_async_callback(membership.close)
+    owners = Owners(membership, address)
+    stack.push_async_callback(owners.close)
+    return Cluster(membership, owners)
+
+
+def _cluster_address(cluster: ClusterSettings) -> RecordAddress:
+    return record_address(cluster.address, "--cluster")

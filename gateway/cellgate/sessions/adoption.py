@@ -14,25 +14,22 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
-
-from msgspec import structs
+from typing import Any
 
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.resumed import KernelBacklog, ResumedCell
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_of
-from cellgate.record.events import EventLog, now
+from cellgate.record.events import EventLog
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.opener import SessionOpener
-from cellgate.sessions.ownership import OURS
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSpec
+from cellgate.sessions.takeover import Lost, end_cells, end_left_open, end_lost
 from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.channels.spool import Spooled, read_spool
@@ -53,28 +50,6 @@ MESSAGES_A_TURN = 32
 
 A spool has up to forty thousand, which take a second or two.
 """
-
-LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
-    {
-        "status": "died",
-        "cause": "gateway_restart",
-        "execution_count": None,
-        "error": {
-            "ename": "KernelDied",
-            "evalue": "The gateway stopped while this cell waited or ran.",
-            "traceback": [],
-        },
-        "started_at": None,
-        "duration_ms": None,
-        "queue_ms": None,
-        "truncated": False,
-        "kernel": {"state": "dead", "replaced": False},
-    }
-)
-PROGRAM_LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
-    {"exit_code": None, "signal": None, "cause": "gateway_restart", "truncated": None, "duration_ms": None}
-)
-PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 
 
 class Recovery:
@@ -99,8 +74,8 @@ class Recovery:
 
     async def recover(self) -> tuple[int, int]:
         """Resume or end the sessions left open; return how many of each."""
-        unfinished = await self._journal.reads.unfinished_sessions()
-        rows = [row for row in unfinished if await self._keys.ownership.find(row.principal, row.key) == OURS]
+        held = await self._keys.ownership.held()
+        rows = await self._journal.reads.unfinished_sessions(held)
         known = await self._opener.workspaces.load()
         logs = [await self._opener.stored_log(row, claimed=True) for row in rows]
         found = await asyncio.gather(*[self._adopt(row, log) for row, log in zip(rows, logs, strict=True)])
@@ -121,7 +96,7 @@ class Recovery:
         await self._parts.workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
         for row, log, session in zip(rows, logs, found, strict=True):
             if session is None:
-                await self._end(row, log)
+                await end_lost(self._journal, row, log, Lost.GATEWAY_RESTART)
                 self._keys.release((row.principal, row.key))
         await self._journal.commit()
         return len(adopted), len(rows) - len(adopted)
@@ -139,16 +114,6 @@ class Recovery:
                     ids = {"session": row.key, "kernel": stored.id}
                     logger.error("Session %s could not be recovered", row.key, exc_info=error, extra=ids)
         return None
-
-    async def _end(self, row: SessionRow, log: EventLog) -> None:
-        """Record the end of a session that lost its kernel, and of its cells and programs."""
-        log.reopen()
-        await self._end_executions(row, log, "dead")
-        await self._end_left_open(row, log)
-        ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
-        log.append("session", None, {**ended, "last_activity": row.last_activity})
-        log.close()
-        log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
     async def _continue(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = KernelBacklog()
@@ -169,8 +134,9 @@ class Recovery:
             limits = SessionLimits.from_wire(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             log.reopen()
-            await self._end_executions(row, log, "idle", but=running)
-            await self._end_left_open(row, log)
+            why, but = Lost.GATEWAY_RESTART, None if running is None else running.id
+            await end_cells(self._journal, row, log, why, "idle", but)
+            await end_left_open(self._journal, row, log, why)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # The cell was sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
@@ -248,24 +214,6 @@ class Recovery:
             for row in batch:
                 if row.execution == execution.id:
                     yield _decode(row.body)
-
-    async def _end_executions(
-        self, row: SessionRow, log: EventLog, state: str, but: ExecutionRun | None = None
-    ) -> None:
-        for execution in await self._journal.reads.unfinished_executions(row.id):
-            if but is None or execution.id != but.id:
-                lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
-                event = log.append("finished", execution.id, {**lost, "finished_at": now()})
-                died = structs.replace(execution, status="died", last_seq=event["seq"])
-                log.save_execution(died)
-
-    async def _end_left_open(self, row: SessionRow, log: EventLog) -> None:
-        """Record that programs and connections ended with their gateway; how a program ended is unknown."""
-        left = await self._journal.reads.left_open(row.id)
-        for process in left.processes:
-            log.append("process_exited", None, {"process": process, **PROGRAM_LOST_WITH_THE_GATEWAY})
-        for port in left.ports:
-            log.append("port_closed", None, {"port": port, **PORT_LOST_WITH_THE_GATEWAY})
 
 
 def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:

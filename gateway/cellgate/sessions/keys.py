@@ -15,14 +15,11 @@ from cellgate.errors import ShuttingDown
 from cellgate.fairness.reservation import Reservation
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import Purge
-from cellgate.sessions.ownership import Ownership, check_ours
+from cellgate.sessions.ownership import KeyOwner, Owned, Ownership, check_ours
 
 if TYPE_CHECKING:
     from cellgate.sessions.replacement import Moved
     from cellgate.sessions.session import Session
-
-Owned = tuple[str, str]
-"""A principal and the key of one of the principal's sessions."""
 
 
 class Opening:
@@ -137,9 +134,11 @@ class SessionKeys:
         if not self.find(owned).open:
             check_ours(await self.ownership.find(*owned), owned[1])
 
-    async def claim(self, owned: Owned) -> None:
-        """Take the key for this gateway. Raises OwnedElsewhere, StorageError."""
-        check_ours(await self.ownership.claim(*owned), owned[1])
+    async def claim(self, owned: Owned) -> KeyOwner:
+        """Take the key for this gateway, and return the owner. Raises OwnedElsewhere, StorageError."""
+        owner = await self.ownership.claim(*owned)
+        check_ours(owner, owned[1])
+        return owner
 
 
 def shutting_down() -> ShuttingDown:

@@ -8,6 +8,7 @@ and releases both if it fails. ``registry`` decides which session is opened, ``t
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -19,24 +20,30 @@ from msgspec import structs
 from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
-from cellgate.files.workspace import new_folder
+from cellgate.files.workspace import folder_of, new_folder
 from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import FIRST_EPOCH, RecordStore
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.keys import Opening, Owned, SessionKeys, shutting_down
+from cellgate.sessions.keys import Opening, SessionKeys, shutting_down
 from cellgate.sessions.model import AUTO, makes_checkpoints
+from cellgate.sessions.ownership import KeyOwner, Owned
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.replacement import Moved
 from cellgate.sessions.session import Session
 from cellgate.sessions.shared_workspaces import SharedWorkspaces
-from cellgate.sessions.state import SessionSpec
+from cellgate.sessions.state import SessionSpec, SessionState
+from cellgate.sessions.takeover import Lost, end_lost
 from cellgate.sessions.terms import SessionPlan, SessionTerms
 from cellgate.sessions.variables import KeptVariables
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import DeadlinePassed
 from cellgate_kernels.base.tasks import Supervisor, outcome
+
+logger = logging.getLogger(__name__)
+
+ENDED = SessionState.ENDED.value
 
 
 class SessionOpener:
@@ -120,8 +127,10 @@ class SessionOpener:
 
     async def open(self, owned: Owned, plan: SessionPlan, opening: Opening) -> Session:
         """Open a new or recorded session: the work of an opening. Raises whatever makes the opening fail."""
-        await self.keys.claim(owned)
+        owner = await self.keys.claim(owned)
         former = await self._journal.reads.session(*owned)
+        if former is not None and (owner.moved or former.state != ENDED):
+            former = await self._taken_over(former, owner)
         executions = 0
         if former is None:
             folder = new_folder() if plan.sharer is None else plan.sharer.folder
@@ -137,13 +146,31 @@ class SessionOpener:
         self.add(session, opening.reserved, opening.disk)
         return session
 
+    async def _taken_over(self, row: SessionRow, owner: KeyOwner) -> SessionRow:
+        """Return the row of a session whose former gateway is gone, once its end is recorded."""
+        if owner.moved and not await self.workspaces.is_held(row):
+            # A cell would take files from before the session was elsewhere for the present ones.
+            await self.parts.workspaces.of(folder_of(row)).remove()
+        # The end of its last life here may still be waiting to be written.
+        await self._journal.commit()
+        last = await self._journal.reads.session(row.principal, row.key)
+        if last is None or last.state == ENDED:
+            return last or row
+        log = await self.stored_log(last, claimed=True)
+        await end_lost(self._journal, last, log, Lost.NODE_LOST)
+        await log.commit()
+        ids = {"principal": row.principal, "session": row.key, "epoch": log.epoch}
+        logger.warning("A session's lost gateway has left it open: its end is recorded now", extra=ids)
+        return await self._journal.reads.session(row.principal, row.key) or row
+
     async def _resumed(self, opening: Opening, former: SessionRow, plan: SessionPlan) -> SessionSpec:
         """Return the next life of a recorded session, whose log takes events again."""
         if plan.sharer is not None and former.folder != plan.sharer.folder:
             raise Conflict(f"Session {former.key!r} is recorded with another workspace; choose another key")
-        self._journal.check_writable(former.id)
         # The last events of its previous life may still be waiting to be written.
         await self._journal.commit()
+        log = await self.stored_log(former, claimed=True)
+        self._journal.check_writable(former.id)
         life = await self._journal.reads.last_life(former)
         resumed = self._terms.resumed(former, life, self.variables.of(former.principal, former.id), plan)
         self._reserve_again(opening, former, plan.limits, resumed.limits)
@@ -156,7 +183,6 @@ class SessionOpener:
             parent=former.parent,
             branched_from=former.branched_from,
         )
-        log = await self.stored_log(former, claimed=True)
         log.reopen()
         if plan.secrets is None and body.secrets is None:
             plan = replace(plan, secrets=self._terms.former_secrets(former, body))

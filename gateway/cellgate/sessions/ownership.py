@@ -7,21 +7,27 @@ nothing more; its sessions get `NotRecorded`. `Alone` is for the only gateway wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cellgate.errors import OwnedElsewhere
+
+Owned = tuple[str, str]
+"""A principal and the key of one of the principal's sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
     """A gateway that has a key, as other gateways know it.
 
-    `address`: its URL for other gateways; None: it is this one. `node`: the id of another gateway.
+    `address`: its URL for other gateways; None: it is this one. `node`: the id of another gateway. `moved`,
+    of a claim: another gateway had the key last, so files that this one has of the session are old.
     """
 
     address: str | None = None
     node: str = ""
+    moved: bool = False
 
 
 OURS: Final = KeyOwner()
@@ -38,7 +44,7 @@ class Ownership(Protocol):
         """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
-        """Claim the key for this gateway unless another one has it, and return the owner.
+        """Claim the key for this gateway unless another living one has it, and return the owner.
 
         A repeat does no harm. Claim before anything of the session's record is read: once this gateway has
         the key, no other one adds to the record. `RecordStore.claim` returns the latest claim's epoch.
@@ -49,6 +55,12 @@ class Ownership(Protocol):
 
         Returns at once and raises nothing. If it fails, the key is free once this gateway is gone.
         """
+
+    async def held(self) -> Collection[Owned] | None:
+        """Return the keys that a former process of this gateway has left to this one; None: all."""
+
+    def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
+        """Call `end` with each key `in_use` that turns out to have been claimed by another gateway."""
 
     def address_of(self, node: str) -> str | None:
         """Return the URL of another living gateway by its id; None if it is unknown, or this one."""
@@ -65,6 +77,12 @@ class Alone(Ownership):
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: there is no other gateway."""
+
+    async def held(self) -> Collection[Owned] | None:
+        return None
+
+    def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
+        """Call nothing: there is no other gateway."""
 
     def address_of(self, node: str) -> str | None:
         return None

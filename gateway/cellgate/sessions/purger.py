@@ -15,7 +15,8 @@ from cellgate.execution.checks import check_session_key
 from cellgate.files.workspace import folder_of
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import Purge, RecordStore
-from cellgate.sessions.keys import Erasure, Owned, SessionKeys, shutting_down
+from cellgate.sessions.keys import Erasure, SessionKeys, shutting_down
+from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SharedParts
 from cellgate_kernels.base.tasks import Supervisor, outcome
 

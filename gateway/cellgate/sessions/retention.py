@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from cellgate.errors import NotFound, OwnedElsewhere
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.purger import SessionPurger
@@ -64,11 +65,19 @@ class Retention:
 
     async def _look(self) -> int:
         before = await self._before()
-        for count in range(MOST_AT_ONCE):
-            found = await self._journal.overdue(before, self._settings.size)
-            if found is None or not await self._purger.purge_ended(*found):
-                return count
-        return MOST_AT_ONCE
+        count, elsewhere = 0, set[int]()
+        while count + len(elsewhere) < MOST_AT_ONCE:
+            found = await self._journal.overdue(before, self._settings.size, elsewhere)
+            if found is None:
+                break
+            try:
+                if not await self._purger.purge_ended(*found):
+                    break
+                count += 1
+            except (OwnedElsewhere, NotFound):
+                # Another gateway opens this session again just now, or was first to purge it.
+                elsewhere.add(found[0].id)
+        return count
 
     async def _before(self) -> str | None:
         """Return the time before which a session's last use is too old; None if no session is too old."""

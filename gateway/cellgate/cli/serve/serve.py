@@ -182,18 +182,22 @@ class ServeApp(IdentityOptions, PackageOptions):
             telling = Supervisor()
             telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
             own_token = token is not None and token == self.given.token
-            debug, record = settings.front.e2b_debug, settings.storage.record
-            message = StartMessage(self.version, self.data_path, token, own_token, debug, record)
+            cluster = settings.cluster
+            record = settings.storage.record if cluster is None else cluster.address
+            advertised = "" if cluster is None else cluster.advertise
+            message = StartMessage(
+                self.version, self.data_path, token, own_token, settings.front.e2b_debug, record, advertised
+            )
             _say(message.text(gateway, backend))
-            await stop.wait()
+            lost = await _until(stop, gateway.lost)
             await telling.cancel()
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
             leave_on_next_signal(gateway.abandon)
             grace = settings.kernels.shutdown_grace
             _say(f"Stopping: running cells have {grace:g} s. Press Ctrl-C again to leave now.")
-        _say("Stopped. The record of all sessions is kept.")
-        return 0
+        _say(f"Stopped. The record of all sessions is kept.{f' {lost}.' if lost else ''}")
+        return 1 if lost else 0
 
     async def _choose_backend(self) -> Backend:
         """Return the backend of the settings. Raises BackendUnavailable or UsageError."""
@@ -424,6 +428,14 @@ class ServeApp(IdentityOptions, PackageOptions):
 
 def _level(level: int | str) -> int:
     return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
+
+
+async def _until(stop: asyncio.Event, lost: asyncio.Future[str] | None) -> str:
+    """Return at a signal, or with the reason once the gateway has no place any more."""
+    if lost is not None:
+        lost.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    return lost.result() if lost is not None and lost.done() else ""
 
 
 async def _tell_left_out(log: PacedHandler) -> float:

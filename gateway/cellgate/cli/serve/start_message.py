@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class StartMessage:
     """The message of one start. `token`: None if none is asked for; `own_token`: the operator gave it.
 
-    `record`: the URL of the database that the record is in; "" for the data folder's own.
+    `record`: the URL of the database that the record is in; "" for the data folder's own. `advertised`: where
+    the other gateways of the cluster reach this one; "" without a cluster.
     """
 
     version: str
@@ -30,6 +31,7 @@ class StartMessage:
     own_token: bool
     e2b_debug: bool
     record: str = ""
+    advertised: str = ""
 
     def text(self, gateway: RunningGateway, backend: Backend) -> str:
         """Return the lines to be printed."""
@@ -45,6 +47,7 @@ class StartMessage:
             f"    isolation  {backend.isolation}",
             f"    data       {self.data}",
             *([f"    record     {record_address(self.record)}"] if self.record else []),
+            *([f"    cluster    as {self.advertised}"] if self.advertised else []),
             "",
             f"  Try:  {self._command('exec', 'print(6 * 7)')}     Stop:  Ctrl-C",
             "",

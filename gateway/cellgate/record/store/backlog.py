@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from cellgate.errors import NotRecorded, RecordGone, StorageError, StorageFull
+from cellgate.errors import Fenced, NotRecorded, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.interface import FENCED
 from cellgate_kernels.base.resources import KIB
@@ -404,6 +404,8 @@ class Failures:
         self.failure: StorageError | None = None
         self.broken: StorageError | None = None
         self.count = 0
+        self.fenced: Callable[[int], None] = lambda _: None
+        """Called with the id of each session that another gateway has claimed."""
         self._room = room
         self._purged: deque[int] = deque(maxlen=MOST_PURGED)
         self._fenced: deque[int] = deque(maxlen=MOST_FENCED)
@@ -419,6 +421,8 @@ class Failures:
                 self._fenced.append(session_id)
             self._room.backlog.drop(session_id)
             self._room.wake()
+            if why == FENCED:
+                self.fenced(session_id)
 
     def reclaimed(self, session_id: int) -> None:
         """Forget that another gateway has claimed a session."""
@@ -431,7 +435,7 @@ class Failures:
         if (why := self.refused.get(session_id)) is None:
             return None
         if why == FENCED:
-            return NotRecorded(FENCED)
+            return Fenced(FENCED)
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
     def takes(self, session_id: int) -> bool:

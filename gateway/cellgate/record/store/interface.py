@@ -183,8 +183,8 @@ class Reads(Protocol):
         `after`, highest first.
         """
 
-    async def unfinished_sessions(self) -> list[SessionRow]:
-        """Return all sessions that have not ended; at the start, the ones left open by a former gateway."""
+    async def unfinished_sessions(self, keys: Collection[tuple[str, str]] | None = None) -> list[SessionRow]:
+        """Return the sessions that have not ended: with these principals and keys, or (None) all."""
 
     async def session_folders(self) -> list[str]:
         """Return the folder of each session, as its row has it."""
@@ -290,6 +290,9 @@ class RecordStore(EventStore, Protocol):
         Raises NotRecorded if another gateway has the session's key (``sessions.ownership``).
         """
 
+    def follow(self, fenced: Callable[[int], None]) -> None:
+        """Call `fenced` with the id of each session that another gateway turns out to have claimed."""
+
     async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""
 
@@ -299,8 +302,13 @@ class RecordStore(EventStore, Protocol):
         On return nobody can find the session any more, and its key is free. Raises StorageError.
         """
 
-    async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
-        """Return the ended session whose record should go first, and why: its age, or all records' size."""
+    async def overdue(
+        self, before: str | None, most_bytes: int | None, but: Collection[int] = ()
+    ) -> tuple[SessionRow, str] | None:
+        """Return the ended session whose record should go first, and why: its age, or all records' size.
+
+        `but`: the ids of sessions that stay.
+        """
 
     async def disk_bytes(self) -> int:
         """Return the bytes that the record takes on this machine's disk. Raises OSError."""

@@ -17,14 +17,14 @@ SCHEMES = ("postgresql://", "postgres://")
 
 
 def record_address(url: str, option: str = "--record") -> RecordAddress:
-    """Return the address of a record in PostgreSQL, given by this option.
+    """Return the address of a record in PostgreSQL. `option`: which one it was given by.
 
     Raises InvalidInput for an invalid address, without repeating it; StorageError when psycopg is missing.
     """
     if not url.startswith(SCHEMES):
         raise InvalidInput(
-            f"{option} takes a database of PostgreSQL, such as postgresql://user@host/database; without it the"
-            " record is in SQLite, in the data folder"
+            f"{option} takes a database of PostgreSQL, such as postgresql://user@host/database; without it"
+            " the record is in SQLite, in the data folder"
         )
     try:
         from cellgate.record.store.postgresql.record_connection import RecordAddress  # noqa: PLC0415

@@ -88,9 +88,12 @@ def sessions(
     return list(_sessions(db, query, asked | {"prefix": prefix}))
 
 
-def unfinished_sessions(db: Connection) -> list[SessionRow]:
-    """Return the sessions that have not ended, by id."""
-    return list(_sessions(db, statements.UNFINISHED_SESSIONS))
+def unfinished_sessions(db: Connection, keys: Collection[tuple[str, str]] | None = None) -> list[SessionRow]:
+    """Return the sessions that have not ended, by id; None: those with any key."""
+    if keys is None:
+        return list(_sessions(db, statements.UNFINISHED_SESSIONS))
+    asked = [principal for principal, _ in keys], [key for _, key in keys]
+    return list(_sessions(db, statements.UNFINISHED_OF_KEYS, asked))
 
 
 def descendants(db: Connection, session_id: int, limit: int) -> list[SessionRow]:
@@ -125,12 +128,14 @@ def record_size(db: Connection, session_id: int) -> int:
     return 0 if found is None else int(found[0])
 
 
-def overdue(db: Connection, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
+def overdue(
+    db: Connection, before: str | None, most_bytes: int | None, but: Collection[int] = ()
+) -> tuple[SessionRow, str] | None:
     """Return the next ended session whose record should be purged, and why; None when all may stay.
 
     The size that counts is the sum of all events' bodies: their size in the tables depends on PostgreSQL.
     """
-    found = next(_sessions(db, statements.LONGEST_ENDED), None)
+    found = next(_sessions(db, statements.LONGEST_ENDED, (list(but),)), None)
     if found is None:
         return None
     if before is not None and found.last_activity < before:

@@ -230,6 +230,8 @@ def sessions(how: str, *, of_one: bool, in_states: bool, newest: bool) -> str:
 
 
 UNFINISHED_SESSIONS: Final = f"{_SESSIONS} WHERE state <> 'ended' ORDER BY id"
+UNFINISHED_OF_KEYS: Final = f"""{_SESSIONS} WHERE state <> 'ended' AND (principal, key) IN (
+    SELECT * FROM unnest(%s::text[], %s::text[])) ORDER BY id"""  # noqa: S608
 FOLDERS: Final = "SELECT folder FROM sessions"
 HOLDS_FOLDER: Final = """SELECT EXISTS (SELECT FROM sessions WHERE folder = %s AND id <> %s
     AND NOT (state = 'ended' AND cause IS NOT DISTINCT FROM 'deleted'))"""
@@ -239,7 +241,7 @@ DESCENDANTS: Final = f"""{_SESSIONS} WHERE id IN (
         UNION ALL SELECT s.id FROM sessions AS s JOIN descendants AS d ON s.parent = d.id AND s.parent > 0)
     SELECT id FROM descendants LIMIT %(limit)s) ORDER BY id"""  # noqa: S608
 LAST_ACTIVITY: Final = 'SELECT max(last_activity COLLATE "C") FROM sessions'
-LONGEST_ENDED: Final = f"""{_SESSIONS} WHERE state = 'ended' AND id NOT IN (
+LONGEST_ENDED: Final = f"""{_SESSIONS} WHERE state = 'ended' AND id <> ALL(%s::bigint[]) AND id NOT IN (
     WITH RECURSIVE continued (id) AS (
         SELECT parent FROM sessions WHERE parent > 0 AND state <> 'ended'
         UNION SELECT s.parent FROM sessions AS s JOIN continued AS c ON s.id = c.id WHERE s.parent > 0)

@@ -10,11 +10,11 @@ recorded here; other sessions are not affected. All methods belong to one event 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
-from cellgate.errors import NotRecorded, StorageError
+from cellgate.errors import Fenced, StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.store.backlog import Backlog, Failures, Group, Room, cost
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
@@ -291,13 +291,16 @@ class PostgresStore:
         if session_id is None:
             return
         if epoch is not None and not self._claims.is_known(session_id, epoch):
-            raise NotRecorded(FENCED)
+            raise Fenced(FENCED)
         if (failure := self.failure_of(session_id)) is not None:
             raise failure
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         row = self._backlog.execution_by_key(session_id, idempotency_key)
         return row or await self.reads.read(reads.execution_by_key, session_id, idempotency_key)
+
+    def follow(self, fenced: Callable[[int], None]) -> None:
+        self._failures.fenced = fenced
 
     def check_writable(self, session_id: int | None = None) -> None:
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
@@ -388,6 +391,8 @@ class PostgresStore:
                 self._failures.purging.discard(session_id)
         return self._remover.add(session_id) if begun else None
 
-    async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
+    async def overdue(
+        self, before: str | None, most_bytes: int | None, but: Collection[int] = ()
+    ) -> tuple[SessionRow, str] | None:
         await self.commit()
-        return await self.reads.read(reads.overdue, before, most_bytes)
+        return await self.reads.read(reads.overdue, before, most_bytes, but)

@@ -12,7 +12,7 @@ know the rows' meaning. All methods belong to one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -338,6 +338,9 @@ class Journal:
         find = schema.execution_by_key
         return row or await self._files.reader.run_in_turn(find, session_id, idempotency_key)
 
+    def follow(self, fenced: Callable[[int], None]) -> None:
+        """Call nothing: the file has one writer."""
+
     def check_writable(self, session_id: int | None = None) -> None:
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
@@ -418,6 +421,8 @@ class Journal:
                 self._failures.purging.discard(session_id)
         return self._eraser.add(session_id, self._files.redo.number) if begun else None
 
-    async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
+    async def overdue(
+        self, before: str | None, most_bytes: int | None, but: Collection[int] = ()
+    ) -> tuple[SessionRow, str] | None:
         await self.commit()
-        return await self.reads.read(upkeep.overdue, before, most_bytes)
+        return await self.reads.read(upkeep.overdue, before, most_bytes, but)

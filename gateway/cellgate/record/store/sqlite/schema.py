@@ -376,9 +376,12 @@ def sessions(
     return list(_sessions(db, f"WHERE {' AND '.join(clauses)} {order}", *parameters, limit))
 
 
-def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
-    """Return the sessions that have not ended, by id."""
-    return list(_sessions(db, "WHERE state <> 'ended' ORDER BY id"))
+def unfinished_sessions(
+    db: sqlite3.Connection, keys: Collection[tuple[str, str]] | None = None
+) -> list[SessionRow]:
+    """Return the sessions that have not ended, by id; None: those with any key."""
+    found = _sessions(db, "WHERE state <> 'ended' ORDER BY id")
+    return [row for row in found if keys is None or (row.principal, row.key) in keys]
 
 
 def session_folders(db: sqlite3.Connection) -> list[str]:
@@ -399,10 +402,10 @@ def last_activity(db: sqlite3.Connection) -> str | None:
     return None if found is None else str(found)
 
 
-def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
+def longest_ended(db: sqlite3.Connection, but: Collection[int] = ()) -> SessionRow | None:
     """Return the ended session that was unused for longest and that no live branch continues."""
-    clause = f"WHERE state = 'ended' AND id NOT IN ({_CONTINUED}) ORDER BY last_activity, id LIMIT 1"
-    return next(_sessions(db, clause), None)
+    clause = f"WHERE state = 'ended' AND id NOT IN ({_CONTINUED}) ORDER BY last_activity, id"
+    return next((row for row in _sessions(db, clause) if row.id not in but), None)
 
 
 def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:

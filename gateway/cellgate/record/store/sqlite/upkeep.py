@@ -7,7 +7,7 @@ for threads of ``journal``, or for a command that has the file to itself.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +88,14 @@ def record_size(db: sqlite3.Connection, session_id: int) -> int:
 
 
 def overdue(
-    db: sqlite3.Connection, before: str | None, most_bytes: int | None
+    db: sqlite3.Connection, before: str | None, most_bytes: int | None, but: Collection[int] = ()
 ) -> tuple[SessionRow, str] | None:
     """Return the ended session whose record should go first, and why; None when all may stay.
 
     It is the session unused for longest, if it was last used `before` a time, or if the record uses more than
     `most_bytes` of the file.
     """
-    found = schema.longest_ended(db)
+    found = schema.longest_ended(db, but)
     if found is None:
         return None
     if before is not None and found.last_activity < before:

@@ -1,0 +1,130 @@
+"""Which node of a cluster has each session's key: asks PostgreSQL, and claims and frees keys there.
+
+A claim, and each look-up, is one statement (``statements``); nothing is cached, so no answer is stale. Who
+asks has no session of the key open here. ``membership`` says which nodes are alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+from cellgate.cluster import statements
+from cellgate.cluster.membership import Membership
+from cellgate.errors import StorageError
+from cellgate.record.store.postgresql.record_connection import Connection, RecordAddress, RecordConnection
+from cellgate.sessions.ownership import OURS, KeyOwner, Owned, Ownership
+from cellgate_kernels.base.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = "an unknown address"
+MOST_TRIES = 8
+"""The most attempts at a key that others claim and free just then."""
+
+
+class Owners(Ownership):
+    """The owners of all keys. `close` it once no session is open, before the membership and the record."""
+
+    def __init__(self, membership: Membership, address: RecordAddress) -> None:
+        self._membership = membership
+        self._db = RecordConnection(address, "cluster-owners")
+        self._tasks = Supervisor(lambda: {"node": membership.node})
+        self.fenced = 0
+        """The number of sessions that another node took over from this one."""
+        self._in_use: Callable[[], Collection[Owned]] = tuple
+        self._end: Callable[[Owned], None] = lambda _: None
+
+    @property
+    def node(self) -> str:
+        """The id of this node."""
+        return self._membership.node
+
+    async def find(self, principal: str, key: str) -> KeyOwner | None:
+        asked = self._membership.asked(principal=principal, key=key)
+        found = await self._db.repeatable(_row, statements.FIND, asked)
+        return None if found is None else self._owner(*found)
+
+    async def claim(self, principal: str, key: str) -> KeyOwner:
+        asked = self._membership.asked(principal=principal, key=key)
+        for _ in range(MOST_TRIES):
+            found = await self._db.repeatable(_row, statements.CLAIM, asked)
+            assert found is not None
+            known, mine, former, url, home, epoch = found
+            if not known:
+                raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
+            if mine:
+                if former not in {None, self.node}:
+                    self._membership.takeovers += 1
+                    ids = {"principal": principal, "session": key, "node": self.node}
+                    ids |= {"former_node": former, "epoch": epoch}
+                    logger.warning(
+                        "A session is taken over from the node %s, epoch %s", former, epoch, extra=ids
+                    )
+                return OURS if home in {None, self.node} else KeyOwner(moved=True)
+            if former not in {None, self.node}:
+                return self._owner(former, url)
+        raise StorageError("Too many gateways claim this session at the same time; try again")
+
+    def _owner(self, node: str, url: str | None) -> KeyOwner:
+        return OURS if node == self.node else KeyOwner(url or UNKNOWN, node)
+
+    def release(self, principal: str, key: str) -> None:
+        if principal:
+            asked = self._membership.asked(principal=principal, key=key)
+            # Given to the thread now: a claim that follows must come after it.
+            freed = self._db.run(_do, statements.RELEASE, asked)
+            self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
+
+    def address_of(self, node: str) -> str | None:
+        found = self._membership.nodes.get(node)
+        return found.url if found is not None and found.lives and node != self.node else None
+
+    async def held(self) -> Collection[Owned]:
+        await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
+        return await self._db.repeatable(_keys, statements.HELD, self._membership.asked())
+
+    # ---- sessions that other nodes took over --------------------------------------------------------------
+
+    def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
+        """Call `end` with each key `in_use` that another node has taken, found out after a silence of ours."""
+        self._in_use, self._end = in_use, end
+        self._membership.late = self._look_soon
+
+    def _look_soon(self) -> None:
+        self._tasks.start(self._look(), "look at the owners of sessions")
+
+    async def _look(self) -> None:
+        used = self._in_use()
+        held = {*await self._db.repeatable(_keys, statements.HELD, self._membership.asked())}
+        for owned in used:
+            if owned[0] and owned not in held:
+                self._end(owned)
+
+    async def close(self) -> None:
+        """Free the keys of all sessions that have ended."""
+        try:
+            await self._tasks.finished()
+            await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
+        except StorageError as error:
+            logger.warning("The keys of this node could not be released: %s", error.message)
+        finally:
+            await self._db.close()
+
+
+def _row(db: Connection, statement: str, asked: dict[str, object]) -> tuple[Any, ...] | None:
+    return db.execute(statement, asked, prepare=True).fetchone()
+
+
+def _keys(db: Connection, statement: str, asked: dict[str, object]) -> list[Owned]:
+    return [(principal, key) for principal, key in db.execute(statement, asked)]
+
+
+def _do(db: Connection, statement: str, asked: dict[str, object]) -> None:
+    db.execute(statement, asked)
+
+
+async def _end_of(freed: asyncio.Future[None]) -> None:
+    await freed

@@ -1,0 +1,105 @@
+"""Every SQL statement of a cluster, by name, beside the record's in its schema. Text alone.
+
+Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
+the database's. `owners` says which node has a key (`node`; NULL: none), and which one had it last (`home`),
+where the session's files are; a claim of another node's key also raises the epoch of the session's record.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS nodes (
+    id text PRIMARY KEY,
+    incarnation bigint NOT NULL,
+    url text NOT NULL,
+    state text NOT NULL,
+    capacity integer NOT NULL,
+    used integer NOT NULL,
+    warm integer NOT NULL,
+    takeovers bigint NOT NULL,
+    beat_at timestamptz NOT NULL,
+    steady_since timestamptz NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS owners (
+    principal text NOT NULL,
+    key text NOT NULL,
+    node text,
+    home text NOT NULL,
+    PRIMARY KEY (principal, key)
+) WITH (fillfactor = 50);
+CREATE INDEX IF NOT EXISTS owners_of_node ON owners (node) WHERE node IS NOT NULL
+"""
+
+_LEASE = "make_interval(secs => %(lease)s)"
+_FRESH = f"beat_at > clock_timestamp() - {_LEASE}"
+STEADY: Final = f"""(SELECT beat_at > clock_timestamp() - {_LEASE} / 2
+    AND steady_since < clock_timestamp() - {_LEASE} FROM me)"""  # noqa: S608
+"""Whether this node may declare others dead. After an outage of the database the beats of all nodes are old,
+and the first to be back would find the others dead. Nodes' last beats are up to a beat apart, and the first
+ones afterwards as well, so for another node to look dead, this one must have missed half of its lease.
+"""
+_ME = """me AS MATERIALIZED (SELECT * FROM nodes
+    WHERE id = %(node)s AND incarnation = %(incarnation)s)"""
+_GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND n.{_FRESH})"
+
+# ---- nodes ------------------------------------------------------------------------------------------------
+
+JOIN: Final = """INSERT INTO nodes AS n
+    VALUES (%(node)s, 1, %(url)s, 'up', 0, 0, 0, 0, clock_timestamp(), clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET incarnation = n.incarnation + 1, url = excluded.url, state = 'up',
+        takeovers = 0, beat_at = clock_timestamp(), steady_since = clock_timestamp()
+    RETURNING incarnation"""
+BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
+        steady_since = CASE WHEN beat_at < clock_timestamp() - {_LEASE} / 2
+            THEN clock_timestamp() ELSE steady_since END,
+        beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
+        takeovers = %(takeovers)s
+        WHERE id = %(node)s AND incarnation = %(incarnation)s RETURNING id)
+    SELECT id, url, state, capacity, used, warm, takeovers, beat_at,
+        extract(epoch FROM clock_timestamp() - beat_at)::float8, EXISTS (SELECT FROM beaten)
+    FROM nodes ORDER BY id"""  # noqa: S608 - constants of this module
+"""Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
+LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
+
+# ---- owners -----------------------------------------------------------------------------------------------
+
+FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
+    WHERE o.principal = %(principal)s AND o.key = %(key)s
+        AND (o.node = %(node)s OR NOT ({STEADY} AND {_GONE}))"""  # noqa: S608
+"""Returns no row for a key that this node may claim."""
+CLAIM: Final = f"""WITH {_ME},
+    was AS MATERIALIZED (SELECT node, home FROM owners
+        WHERE principal = %(principal)s AND key = %(key)s),
+    mine AS (INSERT INTO owners AS o (principal, key, node, home)
+        SELECT %(principal)s, %(key)s, id, id FROM me
+        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home
+            WHERE o.node IS NULL OR o.node = excluded.node OR ({STEADY} AND {_GONE})
+        RETURNING node),
+    raised AS (UPDATE sessions SET epoch = epoch + 1
+        WHERE principal = %(principal)s AND key = %(key)s AND EXISTS (SELECT FROM mine)
+            AND (SELECT node FROM was) <> %(node)s
+        RETURNING epoch)
+    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM mine), (SELECT node FROM was),
+        (SELECT url FROM nodes WHERE id = (SELECT node FROM was)), (SELECT home FROM was),
+        (SELECT epoch FROM raised)"""  # noqa: S608
+"""Returns whether this process is its node's, whether the key is its own now, and who had it before."""
+_MINE = """o.node = %(node)s AND EXISTS (SELECT FROM me)"""
+_OF_KEY = "o.principal = s.principal AND o.key = s.key"
+
+
+def _release(which: str) -> str:
+    """Return a statement that frees keys: the home of a recorded session is kept."""
+    recorded = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY})"
+    return f"""WITH {_ME},
+        forgotten AS (DELETE FROM owners AS o WHERE {_MINE} AND {which} AND NOT {recorded})
+        UPDATE owners AS o SET node = NULL WHERE {_MINE} AND {which} AND {recorded}"""  # noqa: S608
+
+
+RELEASE: Final = _release("o.principal = %(principal)s AND o.key = %(key)s")
+RELEASE_ENDED: Final = _release(
+    f"NOT EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
+)
+"""Frees all keys of a node but those whose session has not ended, such as those of kernels that are kept."""
+HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"
