@@ -177,7 +177,10 @@ class Entrance(BaseHandler):
             )
 
     async def let_in(self, login: Login, secret: str) -> None:
-        """Give the browser its cookie, in place of a former one. Raises PrincipalQuotaExceeded, StorageError."""
+        """Give the browser its cookie, in place of a former one, which ends.
+
+        Raises PrincipalQuotaExceeded, StorageError.
+        """
         self.login = login
         self._count_request()
         sign_ins = self.services.people.sign_ins

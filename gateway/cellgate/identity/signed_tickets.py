@@ -1,4 +1,4 @@
-"""Tickets and sign-ins of a cluster: signed texts, good at each of its gateways, where ``tickets`` has one's own.
+"""Tickets and sign-ins of a cluster: signed texts, good at each of its gateways (``tickets`` has one's own).
 
 Nothing is kept of them but what ended early: a ticket that was used, a sign-in that its user ended. That
 ``SharedSignIns`` notes for all gateways, and the users' store tells each (`is_ended`). Nothing here knows

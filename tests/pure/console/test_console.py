@@ -96,8 +96,14 @@ def world() -> World:
     return World()
 
 
-async def test_a_sign_in_is_over_after_a_day_or_with_its_login_or_when_its_user_signs_out(world: World) -> None:
-    first, second, third = await world.entered(ALICE), await world.entered(BOB), world.sign_ins.sign_in(DEFAULT)
+async def test_a_sign_in_is_over_after_a_day_or_with_its_login_or_when_its_user_signs_out(
+    world: World,
+) -> None:
+    first, second, third = (
+        await world.entered(ALICE),
+        await world.entered(BOB),
+        world.sign_ins.sign_in(DEFAULT),
+    )
     ticket = world.sign_ins.ticket(ALICE)
     assert world.sign_ins.find([first]) == (first, ALICE)
     world.over.add(ALICE.id)

@@ -33,7 +33,7 @@ class PrincipalsApp(BaseApp):
 
     json = Bool(False, help="Print JSON.").tag(config=True)
     cluster = Unicode(
-        help="The database of a cluster of gateways, whose users these are; default: those of the data folder."
+        help="The database of the cluster whose users these are; default: the data folder's."
     ).tag(config=True, metavar="URL")
     cluster_key = Unicode(
         help="The file with the cluster's key; default: secrets.key in the data folder."
@@ -68,7 +68,9 @@ class PrincipalsApp(BaseApp):
                 f"the users of this gateway are those of its cluster, in {running.cluster}: name that by"
                 " --cluster URL, or in CELLGATE_CLUSTER"
             )
-        return UsersPlace(self.data_path, self.cluster, absolute(self.cluster_key) if self.cluster_key else None)
+        return UsersPlace(
+            self.data_path, self.cluster, absolute(self.cluster_key) if self.cluster_key else None
+        )
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[UserStore]:

@@ -63,12 +63,7 @@ class SecretApp(PrincipalsApp):
                 store.remove_secret(self.user, words[0])
 
     def _set(self, name: str) -> None:
-        from cellgate.identity.secrets import (  # noqa: PLC0415 - keeps --help quick
-            check_secret_name,
-            check_secret_value,
-            unreadable,
-            what_to_do,
-        )
+        from cellgate.identity.secrets import check_secret_name, check_secret_value, unreadable, what_to_do  # noqa: PLC0415 - keeps --help quick
         from cellgate.identity.store.interface import RESERVED  # noqa: PLC0415
         from cellgate.identity.store.opening import secret_key  # noqa: PLC0415
 

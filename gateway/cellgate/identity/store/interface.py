@@ -147,7 +147,7 @@ class UserStore(Protocol):
 
 
 class SignInLedger(Protocol):
-    """Notes what several gateways must know of signed tickets and sign-ins. Values are digests, and no secrets."""
+    """Notes what gateways must know of each other's tickets and sign-ins: digests, which are no secrets."""
 
     def use_ticket(self, digest: bytes, until: float) -> bool:
         """Note that a ticket was used, durably; return whether it was the first time.
@@ -156,7 +156,10 @@ class SignInLedger(Protocol):
         """
 
     def end_sign_ins(self, digests: Collection[bytes], until: float) -> None:
-        """Note, durably, that these sign-ins are over; all readers learn of it. `until`: when they would be."""
+        """Note, durably, that these sign-ins are over; all readers learn of it.
+
+        `until`: when the last of them would be over anyhow.
+        """
 
     def close(self) -> None:
         """Close it; may be repeated."""

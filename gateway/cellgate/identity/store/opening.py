@@ -1,4 +1,4 @@
-"""Opens the users of a data folder or of a cluster, wherever they are kept: the one place that chooses the store.
+"""Opens the users of a data folder or of a cluster: the one place that chooses the store.
 
 PostgreSQL's modules are imported only on demand: they are an extra, and a file needs none.
 """
@@ -34,7 +34,7 @@ class UsersPlace:
         return str(record_address(self.cluster, OPTION)) if self.cluster else f"data folder {self.data_dir}"
 
     def key(self, *, create: bool) -> SecretKey:
-        """Return the key of the secrets, made with `create` if it is missing in the folder. Raises StorageError."""
+        """Return the key of the secrets; with `create` the folder's is made if need be. Raises StorageError."""
         if self.key_file is not None:
             return load_secret_key(self.key_file, create=False, mounted=True)
         if create:

@@ -29,7 +29,7 @@ class SignInTables(SignInLedger):
         self._connected().end_sign_ins(digests, until, self._clock())
 
     def _connected(self) -> UserTables:
-        """Return a connection that has just answered: the server may have been restarted since the last one."""
+        """Return a connection that has just answered: the server may have been restarted meanwhile."""
         if self._tables is not None and not self._tables.lives():
             self.close()
         if self._tables is None:

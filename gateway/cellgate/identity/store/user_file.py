@@ -54,6 +54,7 @@ CREATE TABLE secrets (
 """From an empty file to the newest version."""
 VERSION = len(_SCRIPTS)
 
+
 class UserFile(UserDatabase):
     """The open file. `close` it at the end."""
 

@@ -1,4 +1,4 @@
-"""Every SQL statement about users, tokens and secrets, by name. Text alone: ``user_database`` has their values.
+"""Every SQL statement about users, tokens and secrets, by name. Text alone: ``user_database`` has values.
 
 Those of the first part mean the same in SQLite and in PostgreSQL; a value's place is a question mark, which
 ``user_tables`` writes in PostgreSQL's way. The others are PostgreSQL's own, where the tables are in a schema
@@ -22,19 +22,17 @@ TOKENS: Final = f"{_TOKENS} ORDER BY created_at, id"
 TOKENS_OF_USER: Final = f'{_TOKENS} WHERE "user" = ? ORDER BY created_at, id'
 TOKEN: Final = f"{_TOKENS} WHERE id = ?"
 COUNT_TOKENS: Final = 'SELECT count(*) FROM tokens WHERE "user" = ?'
-ADD_TOKEN: Final = "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-FORGET_TOKENS: Final = (
-    'DELETE FROM tokens WHERE "user" = ? AND (revoked_at IS NOT NULL OR expires_at <= ?)'
-)
-REVOKE_TOKEN: Final = "UPDATE tokens SET revoked_at = ? WHERE id = ?"
+ADD_TOKEN: Final = "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105
+FORGET_TOKENS: Final = 'DELETE FROM tokens WHERE "user" = ? AND (revoked_at IS NOT NULL OR expires_at <= ?)'
+REVOKE_TOKEN: Final = "UPDATE tokens SET revoked_at = ? WHERE id = ?"  # noqa: S105
 
 _SECRETS = 'SELECT "user", name, box, former, set_at FROM secrets'
 SECRETS: Final = f'{_SECRETS} ORDER BY "user", name'
 SECRETS_OF_USER: Final = f'{_SECRETS} WHERE "user" = ? ORDER BY name'
 COUNT_OTHER_SECRETS: Final = 'SELECT count(*) FROM secrets WHERE "user" = ? AND name <> ?'
 SET_SECRET: Final = """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT ("user", name) DO UPDATE
-    SET former = secrets.box, box = excluded.box, set_at = excluded.set_at"""
-REMOVE_SECRET: Final = 'DELETE FROM secrets WHERE "user" = ? AND name = ?'
+    SET former = secrets.box, box = excluded.box, set_at = excluded.set_at"""  # noqa: S105
+REMOVE_SECRET: Final = 'DELETE FROM secrets WHERE "user" = ? AND name = ?'  # noqa: S105
 
 ADD_ACT: Final = "INSERT INTO acts (at, body) VALUES (?, ?)"
 ACTS: Final = "SELECT seq, at, body FROM acts WHERE seq > ? ORDER BY seq LIMIT ?"
@@ -83,7 +81,7 @@ PING: Final = "SELECT 1"
 LISTEN: Final = "LISTEN cellgate_users"
 CHANGES: Final = "SELECT change::text, sign_outs::text FROM about"
 ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-MOVE_SECRET: Final = "INSERT INTO secrets VALUES (%s, %s, %s, %s, %s)"
+MOVE_SECRET: Final = "INSERT INTO secrets VALUES (%s, %s, %s, %s, %s)"  # noqa: S105
 MOVE_USER: Final = "INSERT INTO users VALUES (%s, %s, %s, %s)"
 MOVE_ACT: Final = "INSERT INTO acts VALUES (%s, %s, %s)"
 CONTINUE_ACTS: Final = """SELECT setval(pg_get_serial_sequence('acts', 'seq'), max(seq)) FROM acts

@@ -1,4 +1,4 @@
-"""The users, tokens and secrets of a cluster: tables in PostgreSQL, which commands change and all gateways read.
+"""The users, tokens and secrets of a cluster: tables in PostgreSQL that commands change and gateways read.
 
 psycopg blocks, in commands or in the directory's thread. A reader's connection listens for changes, so to ask
 whether there was one is a look at a socket. ``user_database`` has the changes and the questions,
@@ -148,9 +148,9 @@ class UserTables(UserDatabase):
     # ---- for the start, and for moving users in -----------------------------------------------------------
 
     def check_key(self, key: SecretKey, where: Path) -> None:
-        """Check that this is the key of all gateways with these users; the first one's is. Raises StorageError.
+        """Check that all gateways with these users have this key, as the first one has set it.
 
-        `where`: the file that it is from.
+        `where`: the file that it is from. Raises StorageError.
         """
         with self._failures("opened"):
             self._write(statements.MARK_KEY, key.mark)

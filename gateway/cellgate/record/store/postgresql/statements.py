@@ -188,6 +188,7 @@ COMMIT_BEGUN: Final = f"""WITH {_NEW_EVENTS}{_MOVED}{_BEGUN}
 
 TRAIL_HEAD: Final = "SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1"
 TRAIL_HASH: Final = "SELECT hash FROM trail WHERE seq = %s"
+NEWEST_ACT: Final = "SELECT coalesce(max(seq), 0) FROM trail WHERE type = 'act'"
 ADD_ENTRIES: Final = """INSERT INTO trail SELECT * FROM unnest(
     %(trail_seq)b::bigint[], %(trail_type)b::text[], %(trail_body)b::bytea[], %(trail_hash)b::bytea[])"""
 
