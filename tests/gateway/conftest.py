@@ -1,4 +1,4 @@
-"""A second shared gateway, with bounds so small that tests reach them."""
+"""A second shared gateway, with bounds so small that tests reach them, and a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import NO_ENGINE, serving
+from tests.support.postgresql import PostgresServer, postgresql
 from tests.support.server import IN_TIME, GatewayProcess
 
 
@@ -35,3 +36,16 @@ def strict_session(strict: GatewayProcess) -> Iterator[str]:
     key = f"test-{uuid.uuid4().hex[:12]}"
     yield key
     strict.delete(f"/v1/sessions/{key}")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server; whoever stops it starts it again."""
+    with postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> str:
+    """The URL of an empty database."""
+    return postgres_server.database()

@@ -34,7 +34,7 @@ class UsersPlace:
         return str(record_address(self.cluster, OPTION)) if self.cluster else f"data folder {self.data_dir}"
 
     def key(self, *, create: bool) -> SecretKey:
-        """Return the key of the secrets; with `create` the folder's is made if need be. Raises StorageError."""
+        """Return the key of the secrets; with `create` it is made if missing. Raises StorageError."""
         if self.key_file is not None:
             return load_secret_key(self.key_file, create=False, mounted=True)
         if create:
