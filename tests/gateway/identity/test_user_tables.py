@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -36,6 +35,7 @@ from cellgate.identity.tokens import digest
 from cellgate.record.store.postgresql.record_connection import RecordAddress
 from cellgate.testing.user_store import UserReaderContract, UserStoreContract
 from tests.core.identity.test_directory import Told
+from tests.pure.record.conftest import eventually
 from tests.support.clock import Clock
 from tests.support.postgresql import PostgresServer
 from tests.support.server import until
@@ -142,10 +142,7 @@ def test_tables_of_a_newer_version_are_left_alone(store: UserStore, place: Users
 
 def test_a_server_that_can_not_be_reached_is_named(tmp_path: Path) -> None:
     nowhere = UsersPlace(tmp_path, f"postgresql://cellgate:secret@/users?host={tmp_path}")
-    with (
-        pytest.raises(StorageError, match=r"database users at .* can't be reached|PostgreSQL can't") as found,
-        open_users_at(nowhere),
-    ):
+    with pytest.raises(StorageError, match="PostgreSQL can't be reached") as found, open_users_at(nowhere):
         pass
     assert "secret" not in found.value.message
 
@@ -190,28 +187,20 @@ async def test_known_logins_go_on_for_a_while_without_the_server(
 
 
 def test_a_server_that_never_answers_is_given_up(
-    store: UserStore, reader: UserReader, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    reader: UserReader, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_tables, "PATIENCE_SECONDS", 0.5)
     reader.read()
-    with closing(psycopg.connect(store.address.parameters["host"] and dsn(store))) as db:  # type: ignore[attr-defined]
-        found = db.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE '%FROM about%'").fetchall()
-    pids = [pid for (pid,) in found]
-    assert pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    with closing(psycopg.connect(database)) as db:
+        found = db.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall()
+        (pid,) = [pid for (pid,) in found if pid != db.info.backend_pid]
+    os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(StorageError):
             reader.read()
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     assert reader.read() is None
-
-
-def dsn(store: UserStore) -> str:
-    assert isinstance(store, UserTables)
-    return psycopg.conninfo.make_conninfo(**store.address.parameters)
 
 
 async def test_a_change_is_read_before_a_request_goes_on(store: UserStore, address: RecordAddress) -> None:
@@ -220,8 +209,7 @@ async def test_a_change_is_read_before_a_request_goes_on(store: UserStore, addre
     directory = PrincipalDirectory(UserTablesReader(address, KEY), "own")
     await directory.refresh()
     store.set_disabled("ada", disabled=True)
-    while not directory.is_behind():
-        await asyncio.sleep(0)
+    await eventually(directory.is_behind)
     assert directory.login(digest(text)) is not None
     await directory.catch_up()
     assert directory.login(digest(text)) is None
@@ -263,7 +251,7 @@ def test_users_move_in_as_they_are(place: UsersPlace) -> None:
         for value in ("a first value", "a second value"):
             file.set_secret("ada", "KEY", key.seal("ada", "KEY", value))
         before = file.users(), file.tokens(), file.secrets(), file.acts(0)
-    with pytest.raises(StorageError, match="users of its own.*cellgate user migrate"):
+    with pytest.raises(StorageError, match="users of its own"):
         users_of_cluster(place)
     assert move_users(place) == 2
     assert not (place.data_dir / PRINCIPALS).exists()
