@@ -21,7 +21,6 @@ LOOK_SECONDS: Final = 15.0
 """The seconds between two checks for expired sign-ins."""
 IN_USE_SECONDS: Final = 600.0
 """The seconds after its last request for which a sign-in counts as in use."""
-CONSOLE: Final = "console"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ from cellgate.identity.jwt import JwtLogin
 from cellgate.identity.librechat import LibreChatLogin
 from cellgate.identity.principal import DEFAULT, Login, Permission, Principal, Reach, Role
 
-_PLAIN: Final = (Login, HubLogin)
-_SIGNED: Final = (JwtLogin, LibreChatLogin)
-_NAMES: Final = {kind.__name__: kind for kind in (*_PLAIN, *_SIGNED)}
+_PLAIN: Final = {kind.__name__: kind for kind in (Login, HubLogin)}
+_SIGNED: Final = {kind.__name__: kind for kind in (JwtLogin, LibreChatLogin)}
 
 
 class _Words(msgspec.Struct, frozen=True, array_like=True):
@@ -62,11 +61,10 @@ def login_of(value: bytes) -> Login | None:
         return None
     principal, reach = Principal(words.name, words.role), Reach(words.prefix, exact=words.exact)
     parts = (principal, frozenset(words.permissions), reach, words.id, words.expires)
-    kind = _NAMES.get(words.kind)
-    if kind is None:
+    if (signed := _SIGNED.get(words.kind)) is not None:
+        return signed(*parts, key=words.key)
+    if (plain := _PLAIN.get(words.kind)) is None:
         return None
-    if issubclass(kind, JwtLogin):
-        return kind(*parts, words.key)
-    login = kind(*parts)
+    login = plain(*parts)
     # The administrator is one object, not one of several that are equal.
     return DEFAULT if login == DEFAULT else login
