@@ -32,8 +32,6 @@ class Owners(Ownership):
         self._membership = membership
         self._db = RecordConnection(address, "cluster-owners")
         self._tasks = Supervisor(lambda: {"node": membership.node})
-        self.fenced = 0
-        """The number of sessions that another node took over from this one."""
         self._in_use: Callable[[], Collection[Owned]] = tuple
         self._end: Callable[[Owned], None] = lambda _: None
 
@@ -89,7 +87,7 @@ class Owners(Ownership):
     # ---- sessions that other nodes took over --------------------------------------------------------------
 
     def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
-        """Call `end` with each key `in_use` that another node has taken, found out after a silence of ours."""
+        """Call `end` with each key `in_use` that another node has taken, after a silence of this one."""
         self._in_use, self._end = in_use, end
         self._membership.late = self._look_soon
 

@@ -66,7 +66,7 @@ LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnat
 # ---- owners -----------------------------------------------------------------------------------------------
 
 FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
-    WHERE o.principal = %(principal)s AND o.key = %(key)s
+    WHERE o.principal = %(principal)s AND o.key = %(key)s AND o.node IS NOT NULL
         AND (o.node = %(node)s OR NOT ({STEADY} AND {_GONE}))"""  # noqa: S608
 """Returns no row for a key that this node may claim."""
 CLAIM: Final = f"""WITH {_ME},

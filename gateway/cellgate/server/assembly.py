@@ -246,6 +246,7 @@ def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
     pool = services.kernels.pool.statistics()
     journal = services.storage.journal
     problems = services.problems()
+    cluster = services.storage.cluster
     return {
         "cellgate_kernels": {state: float(getattr(pool, state)) for state in KernelState},
         "cellgate_sessions": {
@@ -261,4 +262,5 @@ def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
         "cellgate_record_pending_bytes": {"": float(journal.pending_bytes)},
         "cellgate_record_appended_bytes_total": {"": float(journal.appended_bytes)},
         "cellgate_record_write_failures_total": {"": float(journal.write_failures)},
+        "cellgate_takeovers_total": {"": float(0 if cluster is None else cluster.membership.takeovers)},
     }

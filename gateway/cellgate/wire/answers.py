@@ -717,6 +717,31 @@ class UsagePage(Value, frozen=True, kw_only=True):
     next: Next = None
 
 
+class NodeModel(Value, frozen=True, kw_only=True):
+    """A gateway of a cluster."""
+
+    node: Annotated[str, say("The gateway's id, as `Cellgate-Owner` names it.")]
+    url: Annotated[str, say("Where the other gateways reach it.")]
+    state: Annotated[
+        str,
+        say(
+            "`up`; `draining`: it opens no more sessions; `late`: it has given no sign of life for half a"
+            " lease; `down`: for a lease, or it has stopped."
+        ),
+    ]
+    capacity: Annotated[int, say("The most kernels that it may have.")]
+    used: Annotated[int, say("Kernels of sessions.")]
+    warm: Annotated[int, say("Kernels that wait for a session.")]
+    beat_at: Annotated[str, say("The time of its last sign of life, by the clock of the database.")]
+
+
+class ClusterModel(Value, frozen=True, kw_only=True):
+    """The gateways that share a record."""
+
+    nodes: Annotated[list[NodeModel], say("All nodes that were ever there and not removed, by id.")]
+    takeovers: Annotated[int, say("Sessions that nodes have taken over from others since their start.")]
+
+
 class KernelspecModel(Value, frozen=True, kw_only=True):
     """A kind of kernel."""
 

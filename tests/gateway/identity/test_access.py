@@ -54,7 +54,7 @@ class Row:
     ends: bool = False
 
 
-OF_OPERATORS = {"/metrics", "/v1/audit", "/v1/usage"}
+OF_OPERATORS = {"/metrics", "/v1/audit", "/v1/usage", "/v1/cluster"}
 """What is about everybody, and nothing for a user."""
 S = "/v1/sessions/{session}"
 X = S + "/executions/{execution}"
@@ -85,6 +85,7 @@ ROWS = [
     Row("GET", "/metrics", (METRICS,), of="everybody"),
     Row("GET", "/v1/audit", (READ,), of="everybody"),
     Row("GET", "/v1/usage", (READ,), of="everybody"),
+    Row("GET", "/v1/cluster", (READ,), of="everybody"),
     Row("GET", "/v1/info", (), of="everybody"),
     Row("GET", "/v1/me", (), of="own"),
     Row("POST", "/v1/console", (), of="own"),

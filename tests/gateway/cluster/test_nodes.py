@@ -1,0 +1,231 @@
+"""Gateways that share a record, as users and operators see them: deaths, freezes, stops and restarts."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import StartGateway
+from tests.support import commands
+from tests.support.server import PATIENCE, GatewayProcess, until
+
+FLOOD = "import time\nwhile True: print('tick', flush=True) or time.sleep(0.01)"
+SHORT = {"lease": 2, "beat": 0.3}
+"""The times of nodes that are to be found dead."""
+
+StartNode = Callable[..., GatewayProcess]
+
+
+@pytest.fixture
+def start_node(start_gateway: StartGateway, database: str) -> StartNode:
+    """Starts gateways of one cluster, whose names for each other are one, two and so on."""
+    names = iter(("one", "two", "three"))
+
+    def start(data_dir: Path | None = None, **options: Any) -> GatewayProcess:
+        advertise = options.pop("advertise", None) or f"http://{next(names)}.example:8888"
+        return start_gateway(data_dir, cluster=database, advertise=advertise, **options)
+
+    return start
+
+
+def taken_over(node: GatewayProcess, session: str, code: str = "1") -> dict[str, Any]:
+    """The result of the first cell that another node runs in a session whose owner is gone."""
+
+    def answer() -> dict[str, Any] | None:
+        found = node.post(f"/v1/sessions/{session}/execute", {"code": code}, timeout=120)
+        if found.status == 421:
+            assert found.reason == "not_owner"
+            return None
+        assert found.status == 200, found.body
+        result = found.json()
+        assert isinstance(result, dict)
+        return result
+
+    return until(answer, "nobody takes the session over")
+
+
+def finished(node: GatewayProcess, session: str) -> Counter[str]:
+    """How often each execution has ended."""
+    ends = [event["execution"] for event in node.recorded(session) if event["type"] == "finished"]
+    return Counter(ends)
+
+
+def is_valid(database: str) -> bool:
+    """Whether the record is what it was when it was written."""
+    done = commands.cellgate("verify", f"--record={database}")
+    assert "Traceback" not in done.stderr
+    return done.returncode == 0
+
+
+def test_a_session_has_one_owner_and_goes_on_elsewhere_after_an_orderly_stop(
+    start_node: StartNode, database: str
+) -> None:
+    """The other gateway is told where it is, and has it at once when it was stopped: nobody waits a lease."""
+    one, two = start_node(), start_node()
+    one.execute("s", "x = 1; open('a', 'w').write('b')")
+    for method, path, body in (
+        ("POST", "/v1/sessions/s/execute", {"code": "1"}),
+        ("POST", "/v1/sessions", {"session": "s"}),
+        ("DELETE", "/v1/sessions/s", None),
+    ):
+        refused = two.request(method, path, body)
+        assert (refused.status, refused.reason) == (421, "not_owner"), (method, path)
+        assert "http://one.example:8888" in refused.json()["detail"]
+    assert one.execute("s", "x")["kernel"]["replaced"] is False
+    assert two.execute("t", "1")["status"] == "ok"
+    assert one.post("/v1/sessions/t/execute", {"code": "1"}).status == 421
+    found = two.get("/v1/cluster").json()
+    assert [node["url"] for node in found["nodes"] if node["state"] == "up"] == [
+        node["url"] for node in sorted(found["nodes"], key=lambda node: str(node["node"]))
+    ]
+    assert {node["url"] for node in found["nodes"]} == {f"http://{n}.example:8888" for n in ("one", "two")}
+    assert found["takeovers"] == 0
+    assert one.stop() == 0
+    result = two.execute("s", "import os; os.listdir()")
+    assert result["kernel"]["replaced"] is True
+    assert result["kernel"]["cause"] == "gateway_shutdown"
+    assert result["kernel"]["files"] == "none"
+    assert "[]" in result["text"]
+    assert two.delete("/v1/sessions/t").status == 204
+    assert is_valid(database)
+
+
+def test_a_killed_nodes_sessions_go_on_elsewhere(start_node: StartNode, database: str) -> None:
+    """Cells that ran or waited have died once each; whoever asks next gets a fresh kernel and the reason."""
+    one, two = start_node(**SHORT), start_node(**SHORT)
+    one.execute("idle", "x = 1")
+    done = one.execute("runs", "x = 2")
+    runs = one.submit("runs", FLOOD)
+    waits = one.submit("runs", "2")
+    asks = one.hold("asks")
+    until(lambda: one.printed("runs", "tick"), "nothing is printed")
+    one.kill()
+    refused = two.post("/v1/sessions/idle/execute", {"code": "1"})
+    assert (refused.status, refused.reason) == (421, "not_owner"), "its lease has not ended"
+    for session in ("idle", "runs", "asks"):
+        result = taken_over(two, session, "'x' in globals()")
+        assert result["status"] == "ok"
+        assert result["text"].strip().endswith("False")
+        assert (result["kernel"]["replaced"], result["kernel"]["cause"]) == (True, "node_lost")
+    for session, execution in (("runs", runs), ("runs", waits), ("asks", asks)):
+        ended = two.result(session, execution)
+        assert (ended["status"], ended["cause"]) == ("died", "node_lost")
+        assert set(finished(two, session).values()) == {1}
+    assert two.result("runs", done["execution"])["status"] == "ok"
+    log = two.log.read_text()
+    assert log.count("A session is taken over from the node") == 3
+    assert is_valid(database)
+
+
+def test_a_node_that_was_frozen_is_fenced(start_node: StartNode, database: str) -> None:
+    """It ends the kernels of what others took over, and says so; it keeps what nobody asked for."""
+    one, two = start_node(**SHORT), start_node(**SHORT)
+    one.execute("kept", "x = 1")
+    one.execute("idle", "x = 1")
+    one.submit("s", FLOOD)
+    until(lambda: one.printed("s", "tick"), "nothing is printed")
+    kernels = {one.model(session)["kernel_id"] for session in ("s", "idle")}
+    before = psutil.Process(one.process.pid).children(recursive=True)
+    problems: list[dict[str, Any]] = []
+    following = threading.Event()
+
+    def follow() -> None:
+        for event in one.events("GET", "/v1/sessions/s/events?after=0"):
+            following.set()
+            if event["type"] == "problem":
+                problems.append(event)
+
+    client = threading.Thread(target=follow)
+    client.start()
+    following.wait(PATIENCE)
+    one.process.send_signal(signal.SIGSTOP)
+    try:
+        for session in ("s", "idle"):
+            assert taken_over(two, session)["kernel"]["cause"] == "node_lost"
+    finally:
+        one.process.send_signal(signal.SIGCONT)
+    client.join(PATIENCE)
+    assert [problem["reason"] for problem in problems] == ["fenced"]
+
+    def gone() -> bool:
+        return one.get("/v1/info").json()["pool"]["in_use"] == 1
+
+    until(gone, "the kernels of fenced sessions are still there")
+    assert len(kernels) == 2
+    assert sum(each.is_running() for each in before) < len(before)
+    assert one.execute("kept", "x")["kernel"]["replaced"] is False
+    assert one.post("/v1/sessions/s/execute", {"code": "1"}).reason == "not_owner"
+    assert two.execute("s", "1")["kernel"]["replaced"] is False
+    assert set(finished(two, "s").values()) == {1}
+    assert "Another gateway goes on with a session" in one.log.read_text()
+    # It comes back once the other one has stopped, and not with the files of its first time there.
+    assert two.stop() == 0
+    assert one.execute("s", "1")["kernel"] | {"state": "idle"} == {
+        "state": "idle",
+        "replaced": True,
+        "cause": "gateway_shutdown",
+        "files": "none",
+    }
+    assert is_valid(database)
+
+
+def test_a_node_that_starts_again_ends_its_own_sessions_alone(start_node: StartNode, database: str) -> None:
+    """Kernels of processes end with their gateway; the other gateway's cells run on."""
+    one, two = start_node(), start_node()
+    one.execute("mine", "x = 1")
+    runs = two.hold("others", "print('got', input())")
+    one.kill()
+    one = start_node(one.data_dir, advertise="http://one.example:8888")
+    assert one.model("mine")["state"] == "ended"
+    result = one.execute("mine", "1")
+    assert (result["kernel"]["replaced"], result["kernel"]["cause"]) == (True, "gateway_restart")
+    assert one.post("/v1/sessions/others/execute", {"code": "1"}).status == 421
+    two.answer("others", runs, "it")
+    assert two.ended("others", runs)["status"] == "ok"
+    assert is_valid(database)
+
+
+def test_of_two_processes_with_one_name_the_elder_stops(start_node: StartNode, tmp_path: Path) -> None:
+    elder = start_node(**SHORT)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(elder.data_dir / "instance", copy)
+    younger = start_node(copy, **SHORT)
+    assert elder.process.wait(PATIENCE) == 1
+    assert "Each gateway needs a data folder of its own" in elder.log.read_text()
+    assert younger.execute("s", "1")["status"] == "ok"
+
+
+def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
+    start_node: StartNode, start_gateway: StartGateway, database: str, tmp_path: Path
+) -> None:
+    def refusal(*words: str) -> str:
+        done = commands.cellgate(
+            "serve", "--port=0", "--backend=process", f"--data-dir={tmp_path / 'other'}", *words
+        )
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    cluster = [f"--cluster={database}", "--advertise=http://three.example:8888"]
+    uses = "Another gateway, or a command, uses the record"
+    node = start_node()
+    assert "cluster    as http://one.example:8888" in node.log.read_text()
+    assert uses in refusal(f"--record={database}")
+    assert "--cluster has the record as well" in refusal(*cluster, "--record=postgresql://other/record")
+    assert "--advertise () must be the address" in refusal(cluster[0])
+    assert "--beat needs --cluster" in refusal("--beat=1")
+    assert "--cluster takes a database of PostgreSQL" in refusal("--cluster=mysql://db/record", cluster[1])
+    node.execute("s", "1")
+    assert node.stop() == 0
+    lone = start_gateway(record=database)
+    assert uses in refusal(*cluster)
+    assert lone.execute("s", "1")["kernel"]["cause"] == "gateway_shutdown"

@@ -1,0 +1,276 @@
+"""Owners of keys in a real PostgreSQL server: races, deaths, outages, and the fence in the record."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from cellgate.cluster.membership import Membership
+from cellgate.cluster.nodes import Load, NodeState
+from cellgate.cluster.owners import Owners
+from cellgate.cluster.settings import ClusterSettings, check_cluster
+from cellgate.errors import Fenced, StorageError
+from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
+from cellgate.record.store.postgresql.store import PostgresStore
+from cellgate.sessions.ownership import OURS, KeyOwner
+from cellgate.testing.record_store import Chain, session_row
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.threads import Lane
+from tests.pure.record.conftest import eventually
+from tests.support.postgresql import PostgresServer
+
+LEASE, BEAT = 1.2, 0.1
+KEY = ("ada", "s")
+
+
+class Members:
+    """Nodes of one cluster, in this process; `store` is the record that they share."""
+
+    def __init__(self, address: RecordAddress, store: PostgresStore, stack: AsyncExitStack) -> None:
+        self.address, self.store = address, store
+        self._stack = stack
+        self._lane = Lane("nodes", 4)
+        stack.callback(self._lane.close)
+
+    async def join(self, name: str) -> Owners:
+        """A node that begins to beat."""
+        settings = ClusterSettings("", f"http://{name}:8888", LEASE, BEAT)
+        membership = await Membership.open(name, settings, self.address, self._lane)
+        self._stack.push_async_callback(membership.close)
+        owners = Owners(membership, self.address)
+        self._stack.push_async_callback(owners.close)
+        return owners
+
+
+def silence(owners: Owners) -> None:
+    """Let a node die: it beats no more, and says nothing about that."""
+    owners._membership._beat = lambda: None  # type: ignore[method-assign]
+
+
+@pytest.fixture
+async def members(database: str) -> AsyncGenerator[Members, None]:
+    async with AsyncExitStack() as stack:
+        address = RecordAddress.of(database)
+        store = await PostgresStore.open(address, hold=Hold.SHARED)
+        stack.push_async_callback(store.close)
+        yield Members(address, store, stack)
+
+
+async def free(owners: Owners, key: tuple[str, str] = KEY) -> None:
+    """Return once a node finds that it may claim a key."""
+
+    async def found() -> bool:
+        return await owners.find(*key) is None
+
+    await eventually(found)
+
+
+async def steady(*nodes: Owners) -> None:
+    """Return once these nodes have beaten for a lease."""
+    await asyncio.sleep(LEASE + 3 * BEAT)
+    assert all(node._membership.nodes for node in nodes)
+
+
+async def test_of_racing_nodes_each_key_gets_one(members: Members) -> None:
+    nodes = [await members.join(f"n{number}") for number in range(16)]
+    keys = [("ada", f"k{number}") for number in range(300)]
+
+    async def claim_all(node: Owners) -> dict[tuple[str, str], KeyOwner]:
+        order = random.sample(keys, len(keys))
+        return {key: await node.claim(*key) for key in order}
+
+    found = await asyncio.gather(*map(claim_all, nodes))
+    for key in keys:
+        winners = [node for node, owned in zip(nodes, found, strict=True) if owned[key] == OURS]
+        assert len(winners) == 1, key
+        winner = KeyOwner(f"http://{winners[0].node}:8888", winners[0].node)
+        assert {owned[key] for owned in found} == {OURS, winner}
+        assert await nodes[0].find(*key) == (OURS if winners[0] is nodes[0] else winner)
+    assert len({owner.node for owned in found for owner in owned.values()}) > 8, "one node had them all"
+
+
+async def test_a_key_is_released_to_whoever_comes_next(members: Members) -> None:
+    one, other = await members.join("one"), await members.join("other")
+    other.release(*KEY)
+    for node, rest in ((one, other), (other, one)):
+        assert await node.find(*KEY) is None
+        assert await node.claim(*KEY) == await node.claim(*KEY) == OURS
+        rest.release(*KEY)
+        assert (
+            await rest.claim(*KEY) == await rest.find(*KEY) == KeyOwner(f"http://{node.node}:8888", node.node)
+        )
+        node.release(*KEY)
+        await free(node)
+
+
+async def test_a_claim_after_a_release_of_this_node_comes_after_it(members: Members) -> None:
+    one = await members.join("one")
+    for _ in range(20):
+        assert await one.claim(*KEY) == OURS
+        one.release(*KEY)
+        assert await one.claim(*KEY) == OURS
+        assert await one.find(*KEY) == OURS
+
+
+async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members) -> None:
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    await steady(one, other)
+    assert await other.claim(*KEY) == KeyOwner("http://one:8888", "one"), "it lives"
+    silence(one)
+    young = await members.join("young")
+    await free(other)
+    assert await young.claim(*KEY) == KeyOwner("http://one:8888", "one"), "it is young itself"
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+    assert await young.claim(*KEY) == KeyOwner("http://other:8888", "other")
+    assert (other._membership.takeovers, young._membership.takeovers) == (1, 0)
+
+
+async def test_a_session_comes_back_with_word_that_it_was_elsewhere(members: Members) -> None:
+    """Its record names its home, also when nobody has it."""
+    one, other = await members.join("one"), await members.join("other")
+    assert await one.claim(*KEY) == OURS
+    session_id = await members.store.begin_session(*KEY)
+    members.store.save_session(session_row(session_id, "s", state="ended"))
+    await members.store.commit(session_id)
+    one.release(*KEY)
+    await free(other)
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+    assert await other.claim(*KEY) == OURS
+    other.release(*KEY)
+    await free(one)
+    assert await one.claim(*KEY) == KeyOwner(moved=True)
+
+
+async def test_after_a_takeover_the_former_owner_records_nothing(members: Members) -> None:
+    """From the claim on, before the new owner has read anything; it is told at its next commit."""
+    one, other = await members.join("one"), await members.join("other")
+    store, told = members.store, list[int]()
+    store.follow(told.append)
+    await one.claim(*KEY)
+    chain = Chain(await store.begin_session(*KEY))
+    store.save_session(session_row(chain.session_id, "s"))
+    store.append(chain.next())
+    await store.commit(chain.session_id)
+    await steady(one, other)
+    silence(one)
+    await free(other)
+    assert (await other.claim(*KEY)).address is None
+    store.append(chain.next())
+    with pytest.raises(Fenced):
+        await store.commit(chain.session_id)
+    assert told == [chain.session_id]
+    assert len(await store.events(chain.session_id)) == 1
+
+
+async def test_an_outage_of_the_database_costs_nobody_a_key(
+    members: Members, postgres_server: PostgresServer
+) -> None:
+    nodes = [await members.join(f"n{number}") for number in range(4)]
+    keys = {(name, "s"): node for name, node in zip("abcd", nodes, strict=True)}
+    for key, node in keys.items():
+        await node.claim(*key)
+    await steady(*nodes)
+    late = list[str]()
+    for node in nodes:
+        node.follow(lambda: [*keys], lambda key: late.append(key[0]))
+    postgres_server.stop()
+    try:
+        with pytest.raises(StorageError):
+            await nodes[0].claim("ada", "new")
+        await asyncio.sleep(2 * LEASE)
+    finally:
+        postgres_server.start()
+    end = asyncio.get_running_loop().time() + 2 * LEASE
+    asked = 0
+    while asyncio.get_running_loop().time() < end:
+        for key, node in keys.items():
+            for each in nodes:
+                try:
+                    owner = await each.claim(*key)
+                except StorageError:
+                    continue
+                asked += 1
+                assert owner.node == ("" if each is node else node.node)
+    assert asked > 16
+    assert sum(node._membership.takeovers for node in nodes) == 0
+    for name in "abcd":
+        assert late.count(name) == 3, "each node finds that it has its own key, and not the others'"
+
+
+async def test_of_two_processes_with_one_name_the_elder_stops(members: Members) -> None:
+    elder = await members.join("one")
+    await elder.claim(*KEY)
+    younger = await members.join("one")
+    told = await asyncio.wait_for(elder._membership.lost, 30)
+    assert "Another gateway has started as this node of the cluster, one" in told
+    with pytest.raises(StorageError, match="has this one's name"):
+        await elder.claim("ada", "new")
+    elder.release(*KEY)
+    await elder.close()
+    assert await younger.find(*KEY) == OURS
+    assert not younger._membership.lost.done()
+
+
+async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Members) -> None:
+    """A key whose session is left to the next process stays; that one is told of it, and of no other."""
+    one, other = await members.join("one"), await members.join("other")
+    for key, state in (("ended", "ended"), ("left", "idle"), ("others", "idle")):
+        node = other if key == "others" else one
+        await node.claim("ada", key)
+        session_id = await members.store.begin_session("ada", key)
+        members.store.save_session(session_row(session_id, key, state=state))
+    await one.claim("ada", "never begun")
+    await members.store.commit()
+    await one.close()
+    for key in ("ended", "never begun"):
+        assert await other.find("ada", key) is None
+    assert (await other.claim("ada", "left")).node == "one"
+    again = await members.join("one")
+    assert await again.held() == [("ada", "left")]
+    rows = await members.store.reads.unfinished_sessions(await again.held())
+    assert [row.key for row in rows] == ["left"]
+
+
+async def test_nodes_know_each_other(members: Members) -> None:
+    one, other = await members.join("one"), await members.join("other")
+    one._membership.measure = lambda: Load(8, 3, 2)
+
+    def seen() -> bool:
+        found = other._membership.nodes.get("one")
+        return found is not None and found.load == Load(8, 3, 2)
+
+    await eventually(seen)
+    assert other._membership.nodes["one"].state is NodeState.UP
+    assert other.address_of("one") == "http://one:8888"
+    assert other.address_of("other") is other.address_of("unknown") is None
+    silence(one)
+    await eventually(lambda: other._membership.nodes["one"].state is NodeState.LATE)
+    assert other.address_of("one") == "http://one:8888"
+    await eventually(lambda: other._membership.nodes["one"].state is NodeState.DOWN)
+    assert other.address_of("one") is None
+    await other._membership.close()
+    third = await members.join("third")
+    await eventually(lambda: bool(third._membership.nodes))
+    assert third._membership.nodes["other"].state is NodeState.DOWN, "it has left"
+
+
+@pytest.mark.parametrize(
+    ("advertise", "lease", "told"),
+    [
+        ("", 15, "advertise must be"),
+        ("10.0.0.7:8888", 15, "advertise must be"),
+        ("http://ada:secret@one:8888", 15, "advertise must be"),
+        ("http://one:99999", 15, "advertise must be"),
+        ("http://one:8888/cellgate", 15, "without a path"),
+        ("http://one:8888", 11, "lease must be at least 4 times the beat"),
+    ],
+)
+def test_settings_that_no_cluster_can_have(advertise: str, lease: float, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told) as refusal:
+        check_cluster(ClusterSettings("postgresql://db/record", advertise, lease, 3))
+    assert "secret" not in refusal.value.message
