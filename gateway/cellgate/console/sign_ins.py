@@ -35,7 +35,9 @@ class ConsoleGrant:
         return True
 
 
-CONSOLE: Final = GrantForm[ConsoleGrant]("console", lambda _: b"", lambda login, _: ConsoleGrant(login))
+CONSOLE: Final[GrantForm[ConsoleGrant]] = GrantForm(
+    "console", lambda _: b"", lambda login, _: ConsoleGrant(login)
+)
 
 
 class SignIns:

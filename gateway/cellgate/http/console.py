@@ -499,8 +499,9 @@ class SignOutHandler(_FormHandler):
     async def post(self) -> None:
         """End the browser's sign-in, and all connections that it has opened. 204 if there was none, too."""
         sign_ins = self.services.people.sign_ins
-        self.set_header("Set-Cookie", self.sender.cookie_place.field(""))
+        # If other gateways can't be told, the browser keeps its cookie, to try again.
         ended = await sign_ins.end(self.sender.secrets())
+        self.set_header("Set-Cookie", self.sender.cookie_place.field(""))
         self.set_status(HTTPStatus.NO_CONTENT)
         await self.finish()
         if ended:

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import StartGateway, serving
 from tests.gateway.console.conftest import Browser
 from tests.support.commands import cellgate
-from tests.support.postgresql import PostgresServer
+from tests.support.postgresql import PostgresServer, postgresql
 from tests.support.server import GatewayProcess, until
 
 HOST = "cellgate.test"
@@ -245,11 +245,30 @@ def test_a_gateways_users_move_into_its_cluster(
     assert moved.stdout.startswith("1 user moved to database record")
     assert str(data / "secrets.key") in moved.stdout
     gateway = start_gateway(data, cluster=url, **OPTIONS)
-    token = made.stdout.strip()
-    assert gateway.get("/v1/me", token=token).json()["principal"] == "ada"
-    postgres_server.stop()
-    try:
+    assert gateway.get("/v1/me", token=made.stdout.strip()).json()["principal"] == "ada"
+
+
+def test_known_logins_go_on_without_the_database(start_gateway: StartGateway, tmp_path: Path) -> None:
+    with postgresql() as server:
+        url = server.database()
+        gateway = start_gateway(cluster=url, **OPTIONS)
+        cluster = Cluster(url, (gateway, gateway), tmp_path)
+        cluster.run("user", "add", "ada")
+        _, token = cluster.token("ada")
+        browser = Proxied(gateway)
+        assert browser.ask("POST", "/console/sign-in", {"token": token}).status == 204
+        unused = ticket(gateway, token)
+        server.stop()
         assert gateway.get("/v1/me", token=token).status == 200
-        assert gateway.get("/v1/me", token="wrong").status == 401
-    finally:
-        postgres_server.start()
+        assert gateway.get("/v1/me", token="unknown-token").status == 401
+        assert browser.me() == "ada"
+        # Whether it was used elsewhere can't be known, nor can others be told of an end.
+        assert Proxied(gateway).visit(unused).status == 503
+        assert browser.ask("POST", "/console/sign-out").status == 503
+        assert browser.me() == 401
+        server.start()
+        until(lambda: gateway.get("/readyz", token=None).status == 200, "it does not recover")
+        assert browser.ask("POST", "/console/sign-out").status == 204
+        assert Proxied(gateway).visit(unused).status == 303
+        gateway.stop()
+    assert gateway.log.read_text().count("Users and tokens can't be read again") == 1

@@ -45,7 +45,9 @@ SCHEMA_VERSION: Final = 1
 SEARCH_PATH: Final = "SELECT set_config('search_path', 'cellgate_users, pg_catalog', false)"
 LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, 3)"
 """Whoever makes the tables; until the end of the transaction."""
-HAS_TABLES: Final = "SELECT to_regclass('cellgate_users.about') IS NOT NULL"
+HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
+    WHERE schemaname = 'cellgate_users' AND tablename = 'about')"""
+"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
 TABLES: Final = """
 CREATE SCHEMA cellgate_users;
 CREATE TABLE about (

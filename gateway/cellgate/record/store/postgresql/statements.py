@@ -40,7 +40,9 @@ UNLOCK: Final = "SELECT pg_advisory_unlock_all()"
 
 LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, 2)"
 """Whoever makes the tables; until the end of the transaction."""
-HAS_TABLES: Final = "SELECT to_regclass('cellgate.about') IS NOT NULL"
+HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
+    WHERE schemaname = 'cellgate' AND tablename = 'about')"""
+"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
 VERSION: Final = "SELECT version FROM about"
 SESSION_COLUMNS: Final = (
     "id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count, "
