@@ -286,6 +286,12 @@ class ShuttingDown(CellgateError):
     reason = "shutting_down"
 
 
+class Draining(CellgateError):
+    """The gateway opens no more sessions, and goes on with those that it has; others of its cluster do."""
+
+    reason = "draining"
+
+
 class StorageError(CellgateError):
     """The record could not be opened, read or written; the message has the storage's reason."""
 
@@ -372,6 +378,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
     TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
     ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    Draining: HTTPStatus.SERVICE_UNAVAILABLE,
     RecordGone: HTTPStatus.GONE,
     StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -12,7 +12,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SERVER = "server"
-OF_THE_SERVER = frozenset({"serve", "setup", "doctor", "image", "record", "user", "token", "secret"})
+OF_THE_SERVER = frozenset({"serve", "setup", "doctor", "image", "record", "node", "user", "token", "secret"})
 """Commands that need the extra. All others need a gateway to talk to, or only a file."""
 
 

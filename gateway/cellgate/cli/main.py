@@ -68,6 +68,7 @@ class CellgateApp(BaseApp):
     subcommands = {  # noqa: RUF012
         "serve": ("cellgate.cli.serve.serve.ServeApp", "Start the gateway."),
         "setup": ("cellgate.cli.serve.setup.SetupApp", "Make the environment that kernels run in."),
+        "node": ("cellgate.cli.serve.node.NodeApp", "List, drain and remove the gateways of a cluster."),
         "doctor": ("cellgate.cli.serve.doctor.DoctorApp", "Say what of this machine works for a gateway."),
         "image": ("cellgate.cli.serve.image.ImageApp", "Build or check the image of kernels in containers."),
         "run": ("cellgate.cli.run.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),

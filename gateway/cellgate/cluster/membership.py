@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from cellgate.cluster import statements
-from cellgate.cluster.nodes import Load, Node, node_of
+from cellgate.cluster.nodes import Load, Node, NodeState, node_of
 from cellgate.cluster.settings import ClusterSettings
 from cellgate.errors import StorageError
 from cellgate.record.store.postgresql.record_connection import (
@@ -76,6 +76,12 @@ class Membership:
         lease = self.settings.lease
         return {"node": self.node, "incarnation": self.incarnation, "lease": lease, **more}
 
+    @property
+    def draining(self) -> bool:
+        """Whether this node is to open no more sessions."""
+        own = self.nodes.get(self.node)
+        return own is not None and own.state is NodeState.DRAINING
+
     async def close(self) -> None:
         """Stop the beats, and show the node as down."""
         self._stopping.set()
@@ -102,11 +108,12 @@ class Membership:
         logger.info("Joined the cluster as the node %s, incarnation %d", self.node, self.incarnation)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self.settings.beat):
+        while not self._stopping.is_set():
             try:
                 self._beat()
             except (StorageError, psycopg.Error) as error:
                 self._fail(error)
+            self._stopping.wait(self.settings.beat)
         if self._db is not None:
             try:
                 self._db.execute(statements.LEAVE, self.asked())
@@ -138,15 +145,14 @@ class Membership:
     # ---- on the loop --------------------------------------------------------------------------------------
 
     def _beaten(self, rows: list[tuple[Any, ...]]) -> None:
-        lease = self.settings.lease
-        if not (rows and rows[0][9]):
+        if not (rows and rows[0][-1]):
             self._lose()
             return
-        silent = next(row[8] for row in rows if row[0] == self.node)
+        silent = next(row[9] for row in rows if row[0] == self.node)
         # The rows show this node as it was before its beat.
-        self.nodes = {row[0]: node_of(row, lease, 0 if row[0] == self.node else row[8]) for row in rows}
+        self.nodes = {row[0]: node_of(row, 0 if row[0] == self.node else row[9]) for row in rows}
         self._load = self.measure()
-        if silent > lease:
+        if silent > self.settings.lease:
             logger.warning("The node %s was silent for %.1f s", self.node, silent)
             self.late()
 

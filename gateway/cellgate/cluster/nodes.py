@@ -44,9 +44,9 @@ class Node:
         return self.state is not NodeState.DOWN
 
 
-def node_of(row: Sequence[Any], lease: float, age: float) -> Node:
-    """Return the node of a row of ``statements.BEAT``, whose last beat is `age` seconds old."""
-    name, url, known, capacity, used, warm, takeovers, beat_at = row[:8]
+def node_of(row: Sequence[Any], age: float) -> Node:
+    """Return the node of a row of ``statements.LIST``, whose last beat is `age` seconds old."""
+    name, url, known, capacity, used, warm, takeovers, lease, beat_at = row[:9]
     state = NodeState(known)
     if age > lease:
         state = NodeState.DOWN

@@ -13,7 +13,7 @@ from typing import Any
 
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
-from cellgate.errors import StorageError
+from cellgate.errors import Draining, StorageError
 from cellgate.record.store.postgresql.record_connection import Connection, RecordAddress, RecordConnection
 from cellgate.sessions.ownership import OURS, KeyOwner, Owned, Ownership
 from cellgate_kernels.base.tasks import Supervisor
@@ -72,13 +72,20 @@ class Owners(Ownership):
     def release(self, principal: str, key: str) -> None:
         if principal:
             asked = self._membership.asked(principal=principal, key=key)
-            # Given to the thread now: a claim that follows must come after it.
-            freed = self._db.run(_do, statements.RELEASE, asked)
+            try:
+                # Given to the thread now: a claim that follows must come after it.
+                freed = self._db.run(_do, statements.RELEASE, asked)
+            except StorageError:
+                return  # the connection is closed, and has freed all keys before
             self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
 
     def address_of(self, node: str) -> str | None:
         found = self._membership.nodes.get(node)
         return found.url if found is not None and found.lives and node != self.node else None
+
+    def check_opens(self) -> None:
+        if self._membership.draining:
+            raise Draining("This gateway is being drained and opens no more sessions; another one does")
 
     async def held(self) -> Collection[Owned]:
         await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())

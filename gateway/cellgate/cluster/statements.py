@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS nodes (
     used integer NOT NULL,
     warm integer NOT NULL,
     takeovers bigint NOT NULL,
+    lease double precision NOT NULL,
     beat_at timestamptz NOT NULL,
     steady_since timestamptz NOT NULL
 ) WITH (fillfactor = 50);
@@ -33,7 +34,6 @@ CREATE INDEX IF NOT EXISTS owners_of_node ON owners (node) WHERE node IS NOT NUL
 """
 
 _LEASE = "make_interval(secs => %(lease)s)"
-_FRESH = f"beat_at > clock_timestamp() - {_LEASE}"
 STEADY: Final = f"""(SELECT beat_at > clock_timestamp() - {_LEASE} / 2
     AND steady_since < clock_timestamp() - {_LEASE} FROM me)"""  # noqa: S608
 """Whether this node may declare others dead. After an outage of the database the beats of all nodes are old,
@@ -42,14 +42,18 @@ ones afterwards as well, so for another node to look dead, this one must have mi
 """
 _ME = """me AS MATERIALIZED (SELECT * FROM nodes
     WHERE id = %(node)s AND incarnation = %(incarnation)s)"""
-_GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND n.{_FRESH})"
+_LIVES = "n.beat_at > clock_timestamp() - make_interval(secs => n.lease)"
+_GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND {_LIVES})"
+
+_NODE = """id, url, state, capacity, used, warm, takeovers, lease, beat_at,
+    extract(epoch FROM clock_timestamp() - beat_at)::float8"""
 
 # ---- nodes ------------------------------------------------------------------------------------------------
 
 JOIN: Final = """INSERT INTO nodes AS n
-    VALUES (%(node)s, 1, %(url)s, 'up', 0, 0, 0, 0, clock_timestamp(), clock_timestamp())
+    VALUES (%(node)s, 1, %(url)s, 'up', 0, 0, 0, 0, %(lease)s, clock_timestamp(), clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET incarnation = n.incarnation + 1, url = excluded.url, state = 'up',
-        takeovers = 0, beat_at = clock_timestamp(), steady_since = clock_timestamp()
+        takeovers = 0, lease = excluded.lease, beat_at = clock_timestamp(), steady_since = clock_timestamp()
     RETURNING incarnation"""
 BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
         steady_since = CASE WHEN beat_at < clock_timestamp() - {_LEASE} / 2
@@ -57,10 +61,14 @@ BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
         beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
         takeovers = %(takeovers)s
         WHERE id = %(node)s AND incarnation = %(incarnation)s RETURNING id)
-    SELECT id, url, state, capacity, used, warm, takeovers, beat_at,
-        extract(epoch FROM clock_timestamp() - beat_at)::float8, EXISTS (SELECT FROM beaten)
-    FROM nodes ORDER BY id"""  # noqa: S608 - constants of this module
+    SELECT {_NODE}, EXISTS (SELECT FROM beaten) FROM nodes ORDER BY id"""  # noqa: S608
 """Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
+LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
+DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
+REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
+        AND (state = 'down' OR NOT {_LIVES}) RETURNING id),
+    freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone))
+    SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
 
 # ---- owners -----------------------------------------------------------------------------------------------
@@ -90,16 +98,20 @@ _OF_KEY = "o.principal = s.principal AND o.key = s.key"
 
 
 def _release(which: str) -> str:
-    """Return a statement that frees keys: the home of a recorded session is kept."""
+    """Return a statement that frees keys of a node whose session has ended, and keeps the home of each.
+
+    A session that has not ended stays with its node: its kernel is left to the node's next process, or its
+    end waits to be written.
+    """
     recorded = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY})"
+    left_open = f"EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
     return f"""WITH {_ME},
         forgotten AS (DELETE FROM owners AS o WHERE {_MINE} AND {which} AND NOT {recorded})
-        UPDATE owners AS o SET node = NULL WHERE {_MINE} AND {which} AND {recorded}"""  # noqa: S608
+        UPDATE owners AS o SET node = NULL
+            WHERE {_MINE} AND {which} AND {recorded} AND NOT {left_open}"""  # noqa: S608
 
 
+RELEASE_ENDED: Final = _release("TRUE")
+"""Frees all keys of a node whose session has ended, or never began."""
 RELEASE: Final = _release("o.principal = %(principal)s AND o.key = %(key)s")
-RELEASE_ENDED: Final = _release(
-    f"NOT EXISTS (SELECT FROM sessions AS s WHERE {_OF_KEY} AND s.state <> 'ended')"
-)
-"""Frees all keys of a node but those whose session has not ended, such as those of kernels that are kept."""
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"

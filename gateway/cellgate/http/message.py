@@ -47,6 +47,8 @@ STEP = 256 * 1024
 MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
+FULL = "Cellgate-Full"
+"""Tells a proxy to send a request that opens a session to another gateway."""
 
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
@@ -382,6 +384,8 @@ def _set_headers(handler: RequestHandler, error: CellgateError) -> None:
         handler.set_header("WWW-Authenticate", _challenge(error))
     if (seconds := getattr(error, "retry_after", None)) is not None:
         handler.set_header(RETRY_AFTER, str(max(1, math.ceil(seconds))))
+    if isinstance(error, errors.Draining):
+        handler.set_header(FULL, "1")
     if isinstance(error, errors.MethodNotAllowed):
         handler.set_header("Allow", ", ".join(error.allowed))
 

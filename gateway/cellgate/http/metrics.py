@@ -66,12 +66,13 @@ class Problem(StrEnum):
     """The missing parts that `/readyz` names."""
 
     SHUTTING_DOWN = "shutting_down"
+    DRAINING = "draining"
     STORAGE = "storage"
     CONTAINER_ENGINE = "container_engine"
     NO_KERNEL_YET = "no_kernel_yet"
 
 
-PASSING = frozenset({Problem.SHUTTING_DOWN, Problem.NO_KERNEL_YET})
+PASSING = frozenset({Problem.SHUTTING_DOWN, Problem.DRAINING, Problem.NO_KERNEL_YET})
 """Parts that are missing while a gateway starts or ends. The pool reports kernels that can't start."""
 
 EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {

@@ -58,7 +58,15 @@ READS: Errors = (errors.NotFound, errors.StorageError, errors.NoOpenFiles, error
 """Errors of reading a session and its record."""
 WRITES: Errors = (*READS, errors.StorageFull, errors.NotRecorded, errors.ShuttingDown)
 """Errors of changing a session."""
-STARTS: Errors = (*WRITES, PoolExhausted, KernelStartFailed, BackendUnavailable, ImageMissing, KernelDied)
+STARTS: Errors = (
+    *WRITES,
+    errors.Draining,
+    PoolExhausted,
+    KernelStartFailed,
+    BackendUnavailable,
+    ImageMissing,
+    KernelDied,
+)
 """Errors of a request for which a kernel may have to be started."""
 RUNS: Errors = (*STARTS, errors.QueueFull)
 """Errors of running a cell."""

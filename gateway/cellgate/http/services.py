@@ -150,6 +150,8 @@ class Services:
         found = []
         if self.sessions.manager.keys.closing:
             found.append(Problem.SHUTTING_DOWN)
+        if self.storage.cluster is not None and self.storage.cluster.membership.draining:
+            found.append(Problem.DRAINING)
         if not self.storage.journal.writable:
             found.append(Problem.STORAGE)
         if self.kernels.engine is not None and not self.kernels.engine.answers:

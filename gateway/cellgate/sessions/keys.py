@@ -129,6 +129,11 @@ class SessionKeys:
         if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
 
+    def check_opens(self) -> None:
+        """Check that a session may be opened now. Raises ShuttingDown, Draining."""
+        self.check_open()
+        self.ownership.check_opens()
+
     async def check_ours(self, owned: Owned) -> None:
         """Check that no other gateway has the key. Raises OwnedElsewhere, StorageError."""
         if not self.find(owned).open:

@@ -11,13 +11,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NotFound
+from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_of, new_folder
@@ -28,7 +29,7 @@ from cellgate.record.store.interface import FIRST_EPOCH, RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.keys import Opening, SessionKeys, shutting_down
 from cellgate.sessions.model import AUTO, makes_checkpoints
-from cellgate.sessions.ownership import KeyOwner, Owned
+from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.replacement import Moved
 from cellgate.sessions.session import Session
@@ -81,9 +82,9 @@ class SessionOpener:
     ) -> Opening:
         """Begin to open a session, whose room is reserved now. `folder`: its workspace, if known.
 
-        Raises ShuttingDown, Forbidden and the errors of the principal's quotas.
+        Raises ShuttingDown, Draining, Forbidden and the errors of the principal's quotas.
         """
-        self.keys.check_open()
+        self.keys.check_opens()
         self.check_admitted(owned[0])
         counted = self.workspaces.is_counted(folder)
         reserved = self._usage.account(owned[0]).reserve_session(limits.resources, without_disk=counted)
@@ -127,10 +128,7 @@ class SessionOpener:
 
     async def open(self, owned: Owned, plan: SessionPlan, opening: Opening) -> Session:
         """Open a new or recorded session: the work of an opening. Raises whatever makes the opening fail."""
-        owner = await self.keys.claim(owned)
-        former = await self._journal.reads.session(*owned)
-        if former is not None and (owner.moved or former.state != ENDED):
-            former = await self._taken_over(former, owner)
+        former = await self.claimed(owned)
         executions = 0
         if former is None:
             folder = new_folder() if plan.sharer is None else plan.sharer.folder
@@ -146,22 +144,32 @@ class SessionOpener:
         self.add(session, opening.reserved, opening.disk)
         return session
 
-    async def _taken_over(self, row: SessionRow, owner: KeyOwner) -> SessionRow:
-        """Return the row of a session whose former gateway is gone, once its end is recorded."""
+    async def claimed(self, owned: Owned) -> SessionRow | None:
+        """Claim a key, and return the row of its ended session, if there is one.
+
+        If a lost gateway has left the session open, its end is recorded first. Raises OwnedElsewhere and
+        StorageError.
+        """
+        owner = await self.keys.claim(owned)
+        row = await self._journal.reads.session(*owned)
+        left_open = row is not None and row.state != ENDED and self.keys.ownership.shared
+        if row is None or not (owner.moved or left_open):
+            return row
         if owner.moved and not await self.workspaces.is_held(row):
             # A cell would take files from before the session was elsewhere for the present ones.
             await self.parts.workspaces.of(folder_of(row)).remove()
         # The end of its last life here may still be waiting to be written.
         await self._journal.commit()
-        last = await self._journal.reads.session(row.principal, row.key)
+        last = await self._journal.reads.session(*owned)
         if last is None or last.state == ENDED:
-            return last or row
+            return last
         log = await self.stored_log(last, claimed=True)
         await end_lost(self._journal, last, log, Lost.NODE_LOST)
-        await log.commit()
-        ids = {"principal": row.principal, "session": row.key, "epoch": log.epoch}
+        with suppress(NotRecorded):
+            await log.commit()
+        ids = {"principal": owned[0], "session": owned[1], "epoch": log.epoch}
         logger.warning("A session's lost gateway has left it open: its end is recorded now", extra=ids)
-        return await self._journal.reads.session(row.principal, row.key) or row
+        return await self._journal.reads.session(*owned)
 
     async def _resumed(self, opening: Opening, former: SessionRow, plan: SessionPlan) -> SessionSpec:
         """Return the next life of a recorded session, whose log takes events again."""

@@ -40,6 +40,9 @@ class Ownership(Protocol):
     here, and open ones go on: the record's store decides whether they may still be recorded.
     """
 
+    shared: bool = True
+    """Whether other gateways may have left sessions open in the record."""
+
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
 
@@ -56,6 +59,9 @@ class Ownership(Protocol):
         Returns at once and raises nothing. If it fails, the key is free once this gateway is gone.
         """
 
+    def check_opens(self) -> None:
+        """Check that this gateway is to open more sessions. Raises Draining."""
+
     async def held(self) -> Collection[Owned] | None:
         """Return the keys that a former process of this gateway has left to this one; None: all."""
 
@@ -69,6 +75,8 @@ class Ownership(Protocol):
 class Alone(Ownership):
     """The ownership of the only gateway with a record: every key is its own."""
 
+    shared = False
+
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         return OURS
 
@@ -77,6 +85,9 @@ class Alone(Ownership):
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: there is no other gateway."""
+
+    def check_opens(self) -> None:
+        """Raise nothing: there is no other gateway."""
 
     async def held(self) -> Collection[Owned] | None:
         return None

@@ -367,7 +367,7 @@ class SessionRegistry:
         """
         if record:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-        self.keys.check_open()
+        self.keys.check_opens()
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
         limits = self.terms.limits(principal, body, lower=lower)
@@ -434,7 +434,7 @@ class SessionRegistry:
         if row is not None and not self.keys.find(owned).open:
             # Needed too if the session was already ending for another reason, which kept its files.
             try:
-                await self.keys.claim(owned)
+                await self.opener.claimed(owned)
                 if not await self.opener.workspaces.is_held(row):
                     await self._parts.workspaces.of(folder_of(row)).remove()
             finally:

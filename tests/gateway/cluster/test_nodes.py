@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import threading
@@ -30,7 +31,7 @@ def start_node(start_gateway: StartGateway, database: str) -> StartNode:
     names = iter(("one", "two", "three"))
 
     def start(data_dir: Path | None = None, **options: Any) -> GatewayProcess:
-        advertise = options.pop("advertise", None) or f"http://{next(names)}.example:8888"
+        advertise = options.pop("advertise", None) or url(next(names))
         return start_gateway(data_dir, cluster=database, advertise=advertise, **options)
 
     return start
@@ -50,6 +51,16 @@ def taken_over(node: GatewayProcess, session: str, code: str = "1") -> dict[str,
         return result
 
     return until(answer, "nobody takes the session over")
+
+
+def url(name: str) -> str:
+    """Where the other gateways of a cluster would reach one."""
+    return f"http://{name}.example:8888"
+
+
+def states(node: GatewayProcess) -> dict[str, str]:
+    """The states of all nodes, by their addresses, as one of them sees them."""
+    return {each["url"]: each["state"] for each in node.get("/v1/cluster").json()["nodes"]}
 
 
 def finished(node: GatewayProcess, session: str) -> Counter[str]:
@@ -78,16 +89,12 @@ def test_a_session_has_one_owner_and_goes_on_elsewhere_after_an_orderly_stop(
     ):
         refused = two.request(method, path, body)
         assert (refused.status, refused.reason) == (421, "not_owner"), (method, path)
-        assert "http://one.example:8888" in refused.json()["detail"]
+        assert url("one") in refused.json()["detail"]
     assert one.execute("s", "x")["kernel"]["replaced"] is False
     assert two.execute("t", "1")["status"] == "ok"
     assert one.post("/v1/sessions/t/execute", {"code": "1"}).status == 421
-    found = two.get("/v1/cluster").json()
-    assert [node["url"] for node in found["nodes"] if node["state"] == "up"] == [
-        node["url"] for node in sorted(found["nodes"], key=lambda node: str(node["node"]))
-    ]
-    assert {node["url"] for node in found["nodes"]} == {f"http://{n}.example:8888" for n in ("one", "two")}
-    assert found["takeovers"] == 0
+    nodes = {url(name): "up" for name in ("one", "two")}
+    until(lambda: states(one) == states(two) == nodes, "the gateways do not see each other")
     assert one.stop() == 0
     result = two.execute("s", "import os; os.listdir()")
     assert result["kernel"]["replaced"] is True
@@ -102,6 +109,7 @@ def test_a_killed_nodes_sessions_go_on_elsewhere(start_node: StartNode, database
     """Cells that ran or waited have died once each; whoever asks next gets a fresh kernel and the reason."""
     one, two = start_node(**SHORT), start_node(**SHORT)
     one.execute("idle", "x = 1")
+    one.execute("deleted", "x = 1")
     done = one.execute("runs", "x = 2")
     runs = one.submit("runs", FLOOD)
     waits = one.submit("runs", "2")
@@ -120,8 +128,12 @@ def test_a_killed_nodes_sessions_go_on_elsewhere(start_node: StartNode, database
         assert (ended["status"], ended["cause"]) == ("died", "node_lost")
         assert set(finished(two, session).values()) == {1}
     assert two.result("runs", done["execution"])["status"] == "ok"
+    assert two.delete("/v1/sessions/deleted").status == 204
+    assert (two.model("deleted")["state"], two.model("deleted")["cause"]) == ("ended", "node_lost")
+    until(lambda: two.get("/v1/cluster").json()["takeovers"] == 4, "takeovers are not counted")
+    assert states(two) == {url("one"): "down", url("two"): "up"}
     log = two.log.read_text()
-    assert log.count("A session is taken over from the node") == 3
+    assert log.count("A session is taken over from the node") == 4
     assert is_valid(database)
 
 
@@ -183,7 +195,7 @@ def test_a_node_that_starts_again_ends_its_own_sessions_alone(start_node: StartN
     one.execute("mine", "x = 1")
     runs = two.hold("others", "print('got', input())")
     one.kill()
-    one = start_node(one.data_dir, advertise="http://one.example:8888")
+    one = start_node(one.data_dir, advertise=url("one"))
     assert one.model("mine")["state"] == "ended"
     result = one.execute("mine", "1")
     assert (result["kernel"]["replaced"], result["kernel"]["cause"]) == (True, "gateway_restart")
@@ -229,3 +241,33 @@ def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
     lone = start_gateway(record=database)
     assert uses in refusal(*cluster)
     assert lone.execute("s", "1")["kernel"]["cause"] == "gateway_shutdown"
+
+
+def test_a_node_is_drained_and_removed(start_node: StartNode, database: str) -> None:
+    """It goes on with what it has, tells proxies to go elsewhere, and is forgotten once it is down."""
+
+    def node(*words: str, status: int = 0) -> str:
+        done = commands.cellgate("node", *words, f"--cluster={database}")
+        assert done.returncode == status, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    assert "There is no cluster" in node("list", status=1)
+    one = start_node(beat=0.2)
+    one.execute("s", "x = 1")
+    name = (one.data_dir / "instance").read_text()
+    assert f"{name}  up" in node("list")
+    assert "is not down: stop its gateway first" in node("remove", name, status=1)
+    node("drain", name)
+    until(lambda: states(one) == {url("one"): "draining"}, "the gateway does not know")
+    for path in ("/v1/sessions/new/execute", "/v1/execute"):
+        refused = one.post(path, {"code": "1"})
+        assert (refused.status, refused.reason, refused.headers["Cellgate-Full"]) == (503, "draining", "1")
+    assert one.get("/readyz").json()["missing"] == ["draining"]
+    assert one.execute("s", "x")["kernel"]["replaced"] is False
+    assert "is not up" in node("drain", name, status=1)
+    assert one.stop() == 0
+    assert json.loads(node("list", "--json"))[0]["state"] == "down"
+    node("remove", name)
+    assert node("list") == ""
+    assert "There is no node" in node("remove", name, status=1)

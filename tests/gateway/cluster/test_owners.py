@@ -122,6 +122,7 @@ async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members)
     await steady(one, other)
     assert await other.claim(*KEY) == KeyOwner("http://one:8888", "one"), "it lives"
     silence(one)
+    await asyncio.sleep(LEASE / 2)
     young = await members.join("young")
     await free(other)
     assert await young.claim(*KEY) == KeyOwner("http://one:8888", "one"), "it is young itself"
@@ -217,7 +218,7 @@ async def test_of_two_processes_with_one_name_the_elder_stops(members: Members) 
 
 
 async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Members) -> None:
-    """A key whose session is left to the next process stays; that one is told of it, and of no other."""
+    """A key whose session is left to the next process stays; that one is told of it, and of no other's."""
     one, other = await members.join("one"), await members.join("other")
     for key, state in (("ended", "ended"), ("left", "idle"), ("others", "idle")):
         node = other if key == "others" else one
@@ -226,6 +227,7 @@ async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Me
         members.store.save_session(session_row(session_id, key, state=state))
     await one.claim("ada", "never begun")
     await members.store.commit()
+    one.release("ada", "left")
     await one.close()
     for key in ("ended", "never begun"):
         assert await other.find("ada", key) is None
