@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import psycopg
 import pytest
@@ -157,6 +158,25 @@ def test_a_ticket_of_one_gateway_is_redeemed_once_at_any(cluster: Cluster) -> No
     assert cluster.one.get("/v1/me", token=path.partition("=")[2]).status == 401
 
 
+def test_a_log_in_as_to_jupyter_is_good_at_every_gateway(cluster: Cluster) -> None:
+    cluster.run("user", "add", "jo")
+    _, token = cluster.token("jo")
+    word = SimpleCookie(cluster.one.get("/login", token=None, headers={"Host": HOST}).headers["Set-Cookie"])[
+        "_xsrf"
+    ].value
+    form = urlencode({"_xsrf": word, "password": token}).encode()
+    headers = {"Host": HOST, "Cookie": f"_xsrf={word}", "Content-Type": "application/x-www-form-urlencoded"}
+    answer = cluster.one.request("POST", "/login", form, token=None, headers=headers)
+    assert answer.status == 302
+    cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    shown = {"Host": HOST, "Cookie": cookie, "X-XSRFToken": word}
+    for gateway in (cluster.one, cluster.two):
+        assert gateway.get("/api/kernels", token=None, headers=shown).status == 200
+        assert (
+            gateway.get("/api/kernels", token=None, headers=shown | {"X-XSRFToken": word[:-1]}).status == 401
+        )
+
+
 def test_acts_are_in_the_trail_once(cluster: Cluster) -> None:
     for number in range(5):
         cluster.run("user", "add", f"one-of-many-{number}")
@@ -262,6 +282,8 @@ def test_known_logins_go_on_without_the_database(start_gateway: StartGateway, tm
         assert gateway.get("/v1/me", token=token).status == 200
         assert gateway.get("/v1/me", token="unknown-token").status == 401
         assert browser.me() == "ada"
+        told = "Users and tokens can't be read again"
+        until(lambda: told in gateway.log.read_text(), "the log does not say why")
         # Whether it was used elsewhere can't be known, nor can others be told of an end.
         assert Proxied(gateway).visit(unused).status == 503
         assert browser.ask("POST", "/console/sign-out").status == 503
@@ -271,4 +293,4 @@ def test_known_logins_go_on_without_the_database(start_gateway: StartGateway, tm
         assert browser.ask("POST", "/console/sign-out").status == 204
         assert Proxied(gateway).visit(unused).status == 303
         gateway.stop()
-    assert gateway.log.read_text().count("Users and tokens can't be read again") == 1
+    assert gateway.log.read_text().count(told) == 1
