@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -223,8 +224,12 @@ def test_a_gateway_with_another_key_does_not_start(place: UsersPlace, tmp_path: 
     found = users_of_cluster(place)
     close(found)
     other = UsersPlace(tmp_path / "other", place.cluster)
-    with pytest.raises(StorageError, match="not the key that the other gateways of the cluster have"):
+    with pytest.raises(StorageError, match="does not exist: give a copy of the key by --cluster-key"):
         users_of_cluster(other)
+    assert not (other.data_dir / SECRET_KEY).exists()
+    load_secret_key(place.data_dir / "another", create=True).seal("ada", "KEY", "value")
+    with pytest.raises(StorageError, match="not the key that the other gateways of the cluster have"):
+        users_of_cluster(replace(other, key_file=place.data_dir / "another"))
     mounted = tmp_path / "mounted"
     mounted.write_bytes((place.data_dir / SECRET_KEY).read_bytes())
     link = tmp_path / "link"

@@ -1,4 +1,4 @@
-"""Signed tickets, sign-ins and derived tokens: good wherever the key is, and nobody else can make or change one."""
+"""Signed tickets, sign-ins and derived tokens: good wherever the key is, and nobody else can make one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cellgate.console.sign_ins import CONSOLE, ConsoleGrant, SignIns
+from cellgate.errors import StorageError
 from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.hub import HubLogin
 from cellgate.identity.jwt import JwtLogin
@@ -146,11 +147,11 @@ async def test_it_has_ended_here_even_if_others_can_not_be_told(monkeypatch: pyt
     secret = world.one.sign_in(ADA)
 
     def away(*_: object) -> None:
-        raise OSError
+        raise StorageError("PostgreSQL is away")
 
     with monkeypatch.context() as patch:
         patch.setattr(world.ledger, "end_sign_ins", away)
-        with pytest.raises(OSError):
+        with pytest.raises(StorageError, match="away"):
             await world.one.end([secret])
     assert not world.one.is_good(secret)
     assert world.two.is_good(secret)

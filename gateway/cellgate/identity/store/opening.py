@@ -79,12 +79,20 @@ def secret_key(place: UsersPlace) -> SecretKey:
 
     In a cluster it must be the one that all gateways have.
     """
-    key = place.key(create=True)
-    if place.cluster:
-        from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
+    if not place.cluster:
+        return place.key(create=True)
+    address = record_address(place.cluster, OPTION)
+    from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
 
-        with closing(UserTables(record_address(place.cluster, OPTION), create=True)) as tables:
-            tables.check_key(key, place.key_path)
+    with closing(UserTables(address, create=True)) as tables:
+        known = tables.has_key()
+        if known and not place.key_path.exists():
+            raise StorageError(
+                f"The gateways of the cluster ({address}) have a key, and {place.key_path} does not exist: give"
+                " a copy of the key by --cluster-key FILE"
+            )
+        key = place.key(create=not known)
+        tables.check_key(key, place.key_path)
     return key
 
 

@@ -147,6 +147,11 @@ class UserTables(UserDatabase):
 
     # ---- for the start, and for moving users in -----------------------------------------------------------
 
+    def has_key(self) -> bool:
+        """Return whether a gateway with these users has set their key."""
+        with self._failures("opened"):
+            return self._rows(statements.KEY_MARK)[0][0] is not None
+
     def check_key(self, key: SecretKey, where: Path) -> None:
         """Check that all gateways with these users have this key, as the first one has set it.
 
@@ -205,10 +210,11 @@ class UserTablesReader(UserReader):
     def stamp(self, *, settled: bool = False) -> bool:
         if settled:
             return False
-        if self._told or self._reads or self._socket is None:
+        arriving = self._socket  # which the reading thread may take away
+        if self._told or self._reads or arriving is None:
             return self._told
         # Between two statements the server sends nothing but news of changes, or that it ends.
-        return bool(self._socket.poll(0))
+        return bool(arriving.poll(0))
 
     def read(self, *, anew: bool = False) -> Everybody | None:
         self._reads, self._told = True, False
