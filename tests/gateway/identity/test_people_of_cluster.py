@@ -217,7 +217,7 @@ def test_secrets_are_given_at_every_gateway(cluster: Cluster) -> None:
         stdin="correct horse battery",
     )
     assert refused.returncode == 1
-    assert "is not the key that the other gateways" in refused.stderr
+    assert "give a copy of the key by --cluster-key" in refused.stderr
 
 
 def test_commands_say_where_the_users_are(cluster: Cluster) -> None:

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cellgate.errors import StorageError
 from cellgate.identity.secrets import SECRET_KEY, SecretKey, load_secret_key
 from cellgate.identity.store.interface import SignInLedger, UserReader, UserStore
 from cellgate.identity.store.user_file import PRINCIPALS, UserFile, UserFileReader
 from cellgate.record.store.opening import record_address
+
+if TYPE_CHECKING:
+    from cellgate.identity.store.user_tables import UserTables
 
 OPTION = "--cluster"
 
@@ -85,14 +89,19 @@ def secret_key(place: UsersPlace) -> SecretKey:
     from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
 
     with closing(UserTables(address, create=True)) as tables:
-        known = tables.has_key()
-        if known and not place.key_path.exists():
-            raise StorageError(
-                f"The gateways of the cluster ({address}) have a key, and {place.key_path} does not exist: give"
-                " a copy of the key by --cluster-key FILE"
-            )
-        key = place.key(create=not known)
-        tables.check_key(key, place.key_path)
+        return _checked_key(place, tables, create=True)
+
+
+def _checked_key(place: UsersPlace, tables: UserTables, *, create: bool) -> SecretKey:
+    """Return the key that all gateways of the cluster have; with `create`, the first one's is made."""
+    known = tables.has_key()
+    if known and not place.key_path.exists():
+        raise StorageError(
+            f"The gateways of the cluster ({tables.address}) have a key, and {place.key_path} does not exist:"
+            " give a copy of the key by --cluster-key FILE"
+        )
+    key = place.key(create=create and not known)
+    tables.check_key(key, place.key_path)
     return key
 
 
@@ -139,10 +148,9 @@ def move_users(place: UsersPlace) -> int:
 
     path = place.data_dir / PRINCIPALS
     with closing(UserFile(path, create=False)) as file:
-        # The key first: without it the secrets that are moved could not be read.
-        key = place.key(create=not file.secrets())
         with closing(UserTables(address, create=True)) as tables:
-            tables.check_key(key, place.key_path)
+            # The key first: without it the secrets that are moved could not be read.
+            _checked_key(place, tables, create=not file.secrets())
             moved = tables.move_in(file)
     aside = path.with_name(f"{PRINCIPALS}.moved")
     if aside.exists():
