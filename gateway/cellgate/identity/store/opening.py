@@ -147,11 +147,10 @@ def move_users(place: UsersPlace) -> int:
     from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
 
     path = place.data_dir / PRINCIPALS
-    with closing(UserFile(path, create=False)) as file:
-        with closing(UserTables(address, create=True)) as tables:
-            # The key first: without it the secrets that are moved could not be read.
-            _checked_key(place, tables, create=not file.secrets())
-            moved = tables.move_in(file)
+    with closing(UserFile(path, create=False)) as file, closing(UserTables(address, create=True)) as tables:
+        # The key first: without it the secrets that are moved could not be read.
+        _checked_key(place, tables, create=not file.secrets())
+        moved = tables.move_in(file)
     aside = path.with_name(f"{PRINCIPALS}.moved")
     if aside.exists():
         raise StorageError(f"The users were moved, but {aside} is in the way: move {path} away yourself")
