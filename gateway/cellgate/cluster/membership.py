@@ -26,6 +26,7 @@ from cellgate.record.store.postgresql.record_connection import (
     storage_error,
 )
 from cellgate.record.store.postgresql.statements import LOCK_MAKING
+from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
 
@@ -111,14 +112,14 @@ class Membership:
         while not self._stopping.is_set():
             try:
                 self._beat()
-            except (StorageError, psycopg.Error) as error:
+            except Exception as error:  # noqa: BLE001 - a node without beats loses its sessions
                 self._fail(error)
             self._stopping.wait(self.settings.beat)
         if self._db is not None:
             try:
                 self._db.execute(statements.LEAVE, self.asked())
             except psycopg.Error as error:
-                logger.info("The node %s could not be shown as down: %s", self.node, error)
+                logger.info("The node %s could not be shown as down: %s", self.node, in_words(error))
             self._db.close()
 
     def _beat(self) -> None:
@@ -139,7 +140,10 @@ class Membership:
         if not self._failing:
             self._failing = True
             logger.warning(
-                "The node %s can't beat; after its lease others take its sessions: %s", self.node, error
+                "The node %s can't beat; after its lease others take its sessions: %s",
+                self.node,
+                in_words(error),
+                exc_info=None if isinstance(error, StorageError | psycopg.Error) else error,
             )
 
     # ---- on the loop --------------------------------------------------------------------------------------

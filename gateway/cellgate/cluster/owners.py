@@ -25,7 +25,7 @@ MOST_TRIES = 8
 """The most attempts at a key that others claim and free just then."""
 
 
-class Owners(Ownership):
+class KeyOwners(Ownership):
     """The owners of all keys. `close` it once no session is open, before the membership and the record."""
 
     def __init__(self, membership: Membership, address: RecordAddress) -> None:
@@ -50,7 +50,7 @@ class Owners(Ownership):
         for _ in range(MOST_TRIES):
             found = await self._db.repeatable(_row, statements.CLAIM, asked)
             assert found is not None
-            known, mine, former, url, home, epoch = found
+            known, mine, former, home, epoch = found
             if not known:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
@@ -62,8 +62,9 @@ class Owners(Ownership):
                         "A session is taken over from the node %s, epoch %s", former, epoch, extra=ids
                     )
                 return OURS if home in {None, self.node} else KeyOwner(moved=True)
-            if former not in {None, self.node}:
-                return self._owner(former, url)
+            owner = await self.find(principal, key)
+            if owner is not None and owner != OURS:
+                return owner
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
     def _owner(self, node: str, url: str | None) -> KeyOwner:

@@ -21,9 +21,8 @@ class ClusterSettings:
 
     address: str = option(
         "",
-        "A database of PostgreSQL that gateways on several machines share, such as"
-        " postgresql://user@host/database: it keeps the record, and which gateway has each session; needs"
-        " --advertise. Put a password into PGPASSFILE, not here.",
+        "A database of PostgreSQL that several gateways share, for the record and the owner of each session;"
+        " needs --advertise. Put a password into PGPASSFILE, not here.",
         name="cluster",
         metavar="URL",
     )

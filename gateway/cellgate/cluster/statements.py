@@ -2,7 +2,8 @@
 
 Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
 the database's. `owners` says which node has a key (`node`; NULL: none), and which one had it last (`home`),
-where the session's files are; a claim of another node's key also raises the epoch of the session's record.
+where the session's files are, and both before the last claim (`former`, `former_home`). A claim of another
+node's key also raises the epoch of the session's record.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ CREATE TABLE IF NOT EXISTS owners (
     key text NOT NULL,
     node text,
     home text NOT NULL,
+    former text,
+    former_home text,
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
 CREATE INDEX IF NOT EXISTS owners_of_node ON owners (node) WHERE node IS NOT NULL
@@ -73,26 +76,28 @@ LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnat
 
 # ---- owners -----------------------------------------------------------------------------------------------
 
+_OTHERS = f"o.node <> %(node)s AND NOT ({STEADY} AND {_GONE})"
+_OF_ONE = "o.principal = %(principal)s AND o.key = %(key)s"
 FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
-    WHERE o.principal = %(principal)s AND o.key = %(key)s AND o.node IS NOT NULL
-        AND (o.node = %(node)s OR NOT ({STEADY} AND {_GONE}))"""  # noqa: S608
+    WHERE {_OF_ONE} AND (o.node = %(node)s OR {_OTHERS})"""  # noqa: S608
 """Returns no row for a key that this node may claim."""
 CLAIM: Final = f"""WITH {_ME},
-    was AS MATERIALIZED (SELECT node, home FROM owners
-        WHERE principal = %(principal)s AND key = %(key)s),
     mine AS (INSERT INTO owners AS o (principal, key, node, home)
         SELECT %(principal)s, %(key)s, id, id FROM me
-        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home
-            WHERE o.node IS NULL OR o.node = excluded.node OR ({STEADY} AND {_GONE})
-        RETURNING node),
+        WHERE NOT EXISTS (SELECT FROM owners AS o WHERE {_OF_ONE} AND {_OTHERS})
+        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home,
+            former = o.node, former_home = o.home
+            WHERE o.node IS NULL OR NOT ({_OTHERS})
+        RETURNING former, former_home),
     raised AS (UPDATE sessions SET epoch = epoch + 1
-        WHERE principal = %(principal)s AND key = %(key)s AND EXISTS (SELECT FROM mine)
-            AND (SELECT node FROM was) <> %(node)s
+        WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
-    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM mine), (SELECT node FROM was),
-        (SELECT url FROM nodes WHERE id = (SELECT node FROM was)), (SELECT home FROM was),
-        (SELECT epoch FROM raised)"""  # noqa: S608
-"""Returns whether this process is its node's, whether the key is its own now, and who had it before."""
+    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM mine), (SELECT former FROM mine),
+        (SELECT former_home FROM mine), (SELECT epoch FROM raised)"""  # noqa: S608
+"""Returns whether this process is its node's, whether the key is its own now, and who had it before.
+
+The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
+"""
 _MINE = """o.node = %(node)s AND EXISTS (SELECT FROM me)"""
 _OF_KEY = "o.principal = s.principal AND o.key = s.key"
 
@@ -113,5 +118,5 @@ def _release(which: str) -> str:
 
 RELEASE_ENDED: Final = _release("TRUE")
 """Frees all keys of a node whose session has ended, or never began."""
-RELEASE: Final = _release("o.principal = %(principal)s AND o.key = %(key)s")
+RELEASE: Final = _release(_OF_ONE)
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"

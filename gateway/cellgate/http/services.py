@@ -15,7 +15,7 @@ from cellgate.sessions.sandboxes import Sandboxes
 
 if TYPE_CHECKING:
     from cellgate.cluster.membership import Membership
-    from cellgate.cluster.owners import Owners
+    from cellgate.cluster.owners import KeyOwners
     from cellgate.console.assets import Assets
     from cellgate.console.sign_ins import SignIns
     from cellgate.http.access import AccessPolicy
@@ -48,7 +48,7 @@ class Cluster:
     """This gateway as a node of a cluster, and the owners of the sessions there."""
 
     membership: Membership
-    owners: Owners
+    owners: KeyOwners
 
 
 @dataclass(frozen=True, slots=True)

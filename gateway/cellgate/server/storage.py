@@ -66,13 +66,13 @@ async def _join(
 ) -> Cluster:
     """Join the cluster that shares the open record; at the end, free this node's keys and leave."""
     from cellgate.cluster.membership import Membership  # noqa: PLC0415 - an extra
-    from cellgate.cluster.owners import Owners  # noqa: PLC0415
+    from cellgate.cluster.owners import KeyOwners  # noqa: PLC0415
 
     address = _cluster_address(cluster)
     node = gateway_id(settings.data_dir / INSTANCE_FILE)
     membership = await Membership.open(node, cluster, address, lanes.bulk)
     stack.push_async_callback(membership.close)
-    owners = Owners(membership, address)
+    owners = KeyOwners(membership, address)
     stack.push_async_callback(owners.close)
     return Cluster(membership, owners)
 

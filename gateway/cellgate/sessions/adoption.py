@@ -29,7 +29,7 @@ from cellgate.sessions.opener import SessionOpener
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSpec
-from cellgate.sessions.takeover import Lost, end_cells, end_left_open, end_lost
+from cellgate.sessions.takeover import LostBy, end_cells, end_left_open, end_lost
 from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.channels.spool import Spooled, read_spool
@@ -96,7 +96,7 @@ class Recovery:
         await self._parts.workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
         for row, log, session in zip(rows, logs, found, strict=True):
             if session is None:
-                await end_lost(self._journal, row, log, Lost.GATEWAY_RESTART)
+                await end_lost(self._journal, row, log, LostBy.GATEWAY_RESTART)
                 self._keys.release((row.principal, row.key))
         await self._journal.commit()
         return len(adopted), len(rows) - len(adopted)
@@ -134,7 +134,7 @@ class Recovery:
             limits = SessionLimits.from_wire(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             log.reopen()
-            why, but = Lost.GATEWAY_RESTART, None if running is None else running.id
+            why, but = LostBy.GATEWAY_RESTART, None if running is None else running.id
             await end_cells(self._journal, row, log, why, "idle", but)
             await end_left_open(self._journal, row, log, why)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):

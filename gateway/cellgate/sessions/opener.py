@@ -35,7 +35,7 @@ from cellgate.sessions.replacement import Moved
 from cellgate.sessions.session import Session
 from cellgate.sessions.shared_workspaces import SharedWorkspaces
 from cellgate.sessions.state import SessionSpec, SessionState
-from cellgate.sessions.takeover import Lost, end_lost
+from cellgate.sessions.takeover import LostBy, end_lost
 from cellgate.sessions.terms import SessionPlan, SessionTerms
 from cellgate.sessions.variables import KeptVariables
 from cellgate_kernels.base.branching import BranchSpec
@@ -164,7 +164,7 @@ class SessionOpener:
         if last is None or last.state == ENDED:
             return last
         log = await self.stored_log(last, claimed=True)
-        await end_lost(self._journal, last, log, Lost.NODE_LOST)
+        await end_lost(self._journal, last, log, LostBy.NODE_LOST)
         with suppress(NotRecorded):
             await log.commit()
         ids = {"principal": owned[0], "session": owned[1], "epoch": log.epoch}

@@ -25,9 +25,10 @@ from cellgate.files.workspace import folder_of
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.interface import FENCED, RecordStore
+from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.agreement import check_agreement
+from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.model import AUTO
 from cellgate.sessions.opener import SessionOpener
@@ -50,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 COPY_SECONDS = 20.0
 """Seconds that a gateway waits at its shutdown for copies of files that sessions share."""
-FENCED_CAUSE = "fenced"
 _LIVES = 2
 """Most lives of a session that a request tries, if each ends just then."""
 
@@ -88,8 +88,7 @@ class SessionRegistry:
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time
         self._culler: asyncio.Task[None] | None = None
-        journal.follow(self._fenced)
-        parts.ownership.follow(self._recorded_keys, self._end_fenced)
+        Fences(journal, self.keys, partial(self.end_later, cause=FENCE, keep_files=True))
 
     def start(self) -> None:
         """Start culling sessions that are idle or too old."""
@@ -453,26 +452,6 @@ class SessionRegistry:
         for session in self.keys.sessions():
             if session.account.name == principal and not session.ending:
                 self.end_later(session, cause, keep_files=True)
-
-    def _recorded_keys(self) -> list[Owned]:
-        """Return the keys of live sessions; ones that are not recorded have none."""
-        rows = (session.row for session in self.keys.sessions())
-        return [(row.principal, row.key) for row in rows if row.principal]
-
-    def _fenced(self, session_id: int) -> None:
-        """End the session with this record id, because another gateway goes on with it."""
-        for session in self.keys.sessions():
-            if session.row.id == session_id and session.row.principal:
-                self._end_fenced((session.row.principal, session.row.key))
-
-    def _end_fenced(self, owned: Owned) -> None:
-        """End a session's kernel here, because another gateway goes on with the session."""
-        session = self.keys.find(owned).session
-        if session is not None and not session.ending:
-            ids = {"principal": owned[0], "session": owned[1], "epoch": session.log.epoch}
-            logger.warning("Another gateway goes on with a session: its kernel here ends", extra=ids)
-            self._journal.refuse(session.row.id, FENCED)
-            self.end_later(session, FENCED_CAUSE, keep_files=True)
 
     def end_with(self, session: Session, other: Session) -> None:
         """End a session once the session whose workspace it shares is over; delete it if that one was

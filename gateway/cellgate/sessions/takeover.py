@@ -18,7 +18,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
 
 
-class Lost(StrEnum):
+class LostBy(StrEnum):
     """Why a session has no gateway any more: the causes of the ends in the record."""
 
     GATEWAY_RESTART = "gateway_restart"
@@ -27,14 +27,14 @@ class Lost(StrEnum):
 
 _TOLD: Final = MappingProxyType(
     {
-        Lost.GATEWAY_RESTART: "The gateway stopped while this cell waited or ran.",
-        Lost.NODE_LOST: "The gateway that had this session was lost while this cell waited or ran.",
+        LostBy.GATEWAY_RESTART: "The gateway stopped while this cell waited or ran.",
+        LostBy.NODE_LOST: "The gateway that had this session was lost while this cell waited or ran.",
     }
 )
 PORT_LOST: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 
 
-def lost_cell(why: Lost, kernel: str) -> Mapping[str, Any]:
+def lost_cell(why: LostBy, kernel: str) -> Mapping[str, Any]:
     """Return the fields of a lost cell's `finished`. `kernel`: the state of its session's kernel."""
     return {
         "status": "died",
@@ -50,7 +50,7 @@ def lost_cell(why: Lost, kernel: str) -> Mapping[str, Any]:
     }
 
 
-async def end_lost(journal: RecordStore, row: SessionRow, log: EventLog, why: Lost) -> None:
+async def end_lost(journal: RecordStore, row: SessionRow, log: EventLog, why: LostBy) -> None:
     """Record the end of a session without a gateway, and of its cells and programs. Raises StorageError."""
     log.reopen()
     await end_cells(journal, row, log, why, "dead")
@@ -62,7 +62,7 @@ async def end_lost(journal: RecordStore, row: SessionRow, log: EventLog, why: Lo
 
 
 async def end_cells(
-    journal: RecordStore, row: SessionRow, log: EventLog, why: Lost, kernel: str, but: str | None = None
+    journal: RecordStore, row: SessionRow, log: EventLog, why: LostBy, kernel: str, but: str | None = None
 ) -> None:
     """Record the end of all cells that have none, except for the execution `but`."""
     for execution in await journal.reads.unfinished_executions(row.id):
@@ -71,7 +71,7 @@ async def end_cells(
             log.save_execution(structs.replace(execution, status="died", last_seq=event["seq"]))
 
 
-async def end_left_open(journal: RecordStore, row: SessionRow, log: EventLog, why: Lost) -> None:
+async def end_left_open(journal: RecordStore, row: SessionRow, log: EventLog, why: LostBy) -> None:
     """Record that programs and connections ended with their gateway; how a program ended is unknown."""
     left = await journal.reads.left_open(row.id)
     for process in left.processes:

@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.cluster.membership import Membership
 from cellgate.cluster.nodes import Load, NodeState
-from cellgate.cluster.owners import Owners
+from cellgate.cluster.owners import KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
@@ -36,17 +36,17 @@ class Members:
         self._lane = Lane("nodes", 4)
         stack.callback(self._lane.close)
 
-    async def join(self, name: str) -> Owners:
+    async def join(self, name: str) -> KeyOwners:
         """A node that begins to beat."""
         settings = ClusterSettings("", f"http://{name}:8888", LEASE, BEAT)
         membership = await Membership.open(name, settings, self.address, self._lane)
         self._stack.push_async_callback(membership.close)
-        owners = Owners(membership, self.address)
+        owners = KeyOwners(membership, self.address)
         self._stack.push_async_callback(owners.close)
         return owners
 
 
-def silence(owners: Owners) -> None:
+def silence(owners: KeyOwners) -> None:
     """Let a node die: it beats no more, and says nothing about that."""
     owners._membership._beat = lambda: None  # type: ignore[method-assign]
 
@@ -60,7 +60,7 @@ async def members(database: str) -> AsyncGenerator[Members, None]:
         yield Members(address, store, stack)
 
 
-async def free(owners: Owners, key: tuple[str, str] = KEY) -> None:
+async def free(owners: KeyOwners, key: tuple[str, str] = KEY) -> None:
     """Return once a node finds that it may claim a key."""
 
     async def found() -> bool:
@@ -69,7 +69,7 @@ async def free(owners: Owners, key: tuple[str, str] = KEY) -> None:
     await eventually(found)
 
 
-async def steady(*nodes: Owners) -> None:
+async def steady(*nodes: KeyOwners) -> None:
     """Return once these nodes have beaten for a lease."""
     await asyncio.sleep(LEASE + 3 * BEAT)
     assert all(node._membership.nodes for node in nodes)
@@ -79,7 +79,7 @@ async def test_of_racing_nodes_each_key_gets_one(members: Members) -> None:
     nodes = [await members.join(f"n{number}") for number in range(16)]
     keys = [("ada", f"k{number}") for number in range(300)]
 
-    async def claim_all(node: Owners) -> dict[tuple[str, str], KeyOwner]:
+    async def claim_all(node: KeyOwners) -> dict[tuple[str, str], KeyOwner]:
         order = random.sample(keys, len(keys))
         return {key: await node.claim(*key) for key in order}
 

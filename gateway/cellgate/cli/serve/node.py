@@ -48,9 +48,9 @@ class NodeApp(BaseApp):
         if not self.cluster:
             raise UsageError("--cluster URL says which database the gateways share")
         address = record_address(self.cluster, "--cluster")
-        from cellgate.cluster.roster import Roster  # noqa: PLC0415 - an extra
+        from cellgate.cluster.node_table import NodeTable  # noqa: PLC0415 - an extra
 
-        roster = Roster(address)
+        table = NodeTable(address)
         if action == "list":
             found = [
                 {
@@ -61,13 +61,13 @@ class NodeApp(BaseApp):
                     "capacity": each.load.capacity,
                     "beat_at": each.beat_at.isoformat(timespec="seconds"),
                 }
-                for each in roster.nodes()
+                for each in table.nodes()
             ]
             self._show(found)
         elif action == "drain":
-            roster.drain(words[0])
+            table.drain(words[0])
         else:
-            roster.remove(words[0])
+            table.remove(words[0])
         sys.stdout.flush()
         raise SystemExit(0)
 

@@ -18,7 +18,7 @@ from cellgate.record.store.postgresql.record_connection import (
 )
 
 
-class Roster:
+class NodeTable:
     """The table of nodes in a database. Methods block, and raise StorageError."""
 
     def __init__(self, address: RecordAddress) -> None:
