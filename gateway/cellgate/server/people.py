@@ -66,13 +66,13 @@ async def open_people(
     stack.push_async_callback(authentication.close)
     await directory.refresh()
     tokenless = "--no-auth" if directory.is_open else "--e2b-debug" if settings.front.e2b_debug else None
-    if tokenless is not None and authentication.is_shared:
-        whose = "Others vouch for"
-        if directory.has_users:
-            whose = "This data folder has" if cluster is None else "The cluster has"
+    if tokenless is not None and (cluster is not None or authentication.is_shared):
+        whose = "This data folder has users" if directory.has_users else "Others vouch for users"
+        instead = ", or with another --data-dir"
+        if cluster is not None:
+            whose, instead = "The other gateways of the cluster let in whoever is signed in here", ""
         raise InvalidInput(
-            f"{whose} users, and {tokenless} would make everybody the administrator: start without it, or"
-            " with another --data-dir"
+            f"{whose}, and {tokenless} would make everybody the administrator: start without it{instead}"
         )
     return People(
         access=_access(settings.front, authentication),

@@ -246,24 +246,17 @@ def test_a_gateways_users_move_into_its_cluster(
     where = ("--data-dir", data)
     assert cellgate("user", "add", "ada", *where).returncode == 0
     made = cellgate("token", "create", "--user", "ada", *where)
-    refused = cellgate(
-        "serve",
-        "--port",
-        "0",
-        "--backend",
-        "process",
-        *where,
-        "--cluster",
-        url,
-        "--advertise",
-        "http://127.0.0.1:9",
-    )
+    of_cluster = ("--cluster", url, "--advertise", "http://127.0.0.1:9")
+    serve = ("serve", "--port", "0", "--backend", "process", *where, *of_cluster)
+    refused = cellgate(*serve)
     assert refused.returncode == 1
     assert "cellgate user migrate" in refused.stderr
     moved = cellgate("user", "migrate", *where, "--cluster", url)
     assert moved.returncode == 0, moved.stderr
     assert moved.stdout.startswith("1 user moved to database record")
     assert str(data / "secrets.key") in moved.stdout
+    open_to_all = cellgate(*serve, "--no-auth")
+    assert "The other gateways of the cluster let in whoever is signed in here" in open_to_all.stderr
     gateway = start_gateway(data, cluster=url, **OPTIONS)
     assert gateway.get("/v1/me", token=made.stdout.strip()).json()["principal"] == "ada"
 
