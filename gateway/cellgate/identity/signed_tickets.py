@@ -18,8 +18,8 @@ import msgspec
 
 from cellgate.identity.login_bytes import bytes_of, login_of
 from cellgate.identity.principal import Login
-from cellgate.identity.signed import Signer
 from cellgate.identity.store.interface import SignInLedger
+from cellgate.identity.text_signer import TextSigner
 from cellgate.identity.tickets import MARK, MOST, SIGN_IN_SECONDS, TICKET_SECONDS, Grant
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.threads import Lane
@@ -72,7 +72,7 @@ class SharedSignIns:
     """
 
     def __init__(self, key: bytes, ledger: SignInLedger, is_ended: Callable[[bytes], bool]) -> None:
-        self.signer = Signer(key)
+        self.signer = TextSigner(key)
         self.is_ended = is_ended
         self._ledger = ledger
         self._lane = Lane("sign-ins", 1)
@@ -88,7 +88,7 @@ class SharedSignIns:
         await self._lane.run(self._ledger.end_sign_ins, [digest(text) for text in texts], until)
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from what is noted."""
         await self._lane.run(self._ledger.close)
         self._lane.close()
 

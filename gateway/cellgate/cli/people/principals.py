@@ -59,7 +59,7 @@ class PrincipalsApp(BaseApp):
 
     @property
     def place(self) -> UsersPlace:
-        """Where the users are. Raises UsageError if a gateway of a cluster runs with this data folder."""
+        """The place of the users. Raises UsageError if a gateway of a cluster runs with this data folder."""
         from cellgate.identity.store.opening import UsersPlace  # noqa: PLC0415 - keeps --help quick
 
         running = None if self.cluster else self._running_gateway()

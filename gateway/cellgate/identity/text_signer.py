@@ -15,7 +15,7 @@ MOST_TEXT: Final = 1024
 """The most characters of a text that is read; a login's takes fewer."""
 
 
-class Signer:
+class TextSigner:
     """Makes and reads texts by a key."""
 
     def __init__(self, key: bytes) -> None:

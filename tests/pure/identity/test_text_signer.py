@@ -16,9 +16,9 @@ from cellgate.identity.librechat import LibreChatLogin
 from cellgate.identity.login_bytes import bytes_of, login_of
 from cellgate.identity.principal import DEFAULT, Login, Permission, Principal, Reach, Role
 from cellgate.identity.secrets import SecretKey
-from cellgate.identity.signed import MOST_TEXT, Signer
 from cellgate.identity.signed_tickets import SharedSignIns, SignedTickets
 from cellgate.identity.store.interface import SignInLedger
+from cellgate.identity.text_signer import MOST_TEXT, TextSigner
 from cellgate.identity.tickets import SIGN_IN_SECONDS, TICKET_SECONDS
 
 KEY = b"k" * 32
@@ -67,16 +67,16 @@ def test_what_is_no_login_is_none(value: bytes) -> None:
 
 
 def test_a_text_is_for_one_purpose_and_one_key() -> None:
-    signer = Signer(KEY)
+    signer = TextSigner(KEY)
     text = signer.sign("one", b"body")
     assert signer.read("one", text) == b"body"
     assert signer.read("two", text) is None
-    assert Signer(b"other" * 8).read("one", text) is None
+    assert TextSigner(b"other" * 8).read("one", text) is None
     assert signer.read("ne", signer.sign("o", b"ne" + b"body")) is None
 
 
 def test_no_other_text_is_read() -> None:
-    signer = Signer(KEY)
+    signer = TextSigner(KEY)
     text = signer.sign("one", b"body!")
     encoded, _, proof = text.partition(".")
     changed = [
