@@ -153,7 +153,8 @@ class UserStoreContract:
 class UserReaderContract:
     """The contract of readers. The fixtures `store` and `reader`: an empty store, and what reads it."""
 
-    def test_without_users_nobody_is_found(self, reader: UserReader) -> None:
+    def test_without_users_nobody_is_found(self, store: UserStore, reader: UserReader) -> None:
+        assert store.users() == []
         found = reader.read() or Everybody()
         assert (found.users, found.tokens, found.secrets) == ([], [], [])
 

@@ -204,6 +204,27 @@ def test_a_server_that_never_answers_is_given_up(
     assert reader.read() is None
 
 
+async def test_tables_that_are_gone_remove_nobody(
+    store: UserStore, address: RecordAddress, database: str
+) -> None:
+    """As while a backup is put back."""
+    store.add_user("ada", Role.USER)
+    _, text = store.create_token("ada", reach=Reach())
+    told = Told()
+    directory = PrincipalDirectory(UserTablesReader(address, KEY), "own")
+    await directory._look(told)
+    with closing(psycopg.connect(database, autocommit=True)) as db:
+        db.execute("ALTER SCHEMA cellgate_users RENAME TO aside")
+        for _ in range(2):
+            await directory._look(told)
+            assert directory.login(digest(text)) is not None
+        db.execute("ALTER SCHEMA aside RENAME TO cellgate_users")
+    store.set_disabled("ada", disabled=True)
+    await directory._look(told)
+    assert told.gone == [("ada", "user_disabled")]
+    await directory.close()
+
+
 async def test_a_change_is_read_before_a_request_goes_on(store: UserStore, address: RecordAddress) -> None:
     store.add_user("ada", Role.USER)
     _, text = store.create_token("ada", reach=Reach())
@@ -278,7 +299,9 @@ def test_users_move_in_as_they_are(place: UsersPlace) -> None:
 # ---- sign-ins ---------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_is_used_once(address: RecordAddress, postgres_server: PostgresServer) -> None:
+def test_a_ticket_is_used_once(
+    store: UserStore, address: RecordAddress, postgres_server: PostgresServer
+) -> None:
     ticket, until_then = digest("ticket"), time.time() + 60
     ledgers = [SignInTables(address) for _ in range(4)]
 

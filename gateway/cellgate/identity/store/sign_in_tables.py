@@ -33,7 +33,7 @@ class SignInTables(SignInLedger):
         if self._tables is not None and not self._tables.lives():
             self.close()
         if self._tables is None:
-            self._tables = UserTables(self._address, create=True)
+            self._tables = UserTables.of_gateway(self._address)
         return self._tables
 
     def close(self) -> None:

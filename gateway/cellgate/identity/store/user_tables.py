@@ -49,6 +49,17 @@ class UserTables(UserDatabase):
             self._db.close()
             raise
 
+    @classmethod
+    def of_gateway(cls, address: RecordAddress) -> UserTables:
+        """Connect to tables that were there when the gateway started. Raises StorageError.
+
+        Without them a gateway makes no new ones: nobody would be left, and what is being restored be in the way.
+        """
+        try:
+            return cls(address, create=False)
+        except NotFound as error:
+            raise StorageError(f"The tables of users are gone from {address}") from error
+
     def _prepare(self, *, create: bool) -> None:
         self._db.execute(statements.SEARCH_PATH)
         if not self._is_made():
@@ -227,7 +238,7 @@ class UserTablesReader(UserReader):
             self._reads = False
 
     def _connect(self) -> UserTables:
-        tables = UserTables(self._address, create=True)
+        tables = UserTables.of_gateway(self._address)
         try:
             arriving = select.poll()
             arriving.register(tables.listen(self._note), select.POLLIN)
