@@ -53,7 +53,7 @@ class UserTables(UserDatabase):
     def of_gateway(cls, address: RecordAddress) -> UserTables:
         """Connect to tables that were there when the gateway started. Raises StorageError.
 
-        Without them a gateway makes no new ones: nobody would be left, and what is being restored be in the way.
+        Without them a gateway makes no new ones: nobody would be left, and a backup could not be put back.
         """
         try:
             return cls(address, create=False)
