@@ -1,7 +1,7 @@
 """Logins as bytes, by which one gateway tells another with the same key whose login it has let in. Pure.
 
-The bytes alone prove nothing (``text_signer``). Whether the login is still valid is asked where it is read, as
-of any other: a token may have been revoked, a user disabled.
+The bytes alone prove nothing (``text_signer``). Whether the login is still valid is asked where it is read,
+as of any other: a token may have been revoked, a user disabled.
 """
 
 from __future__ import annotations
