@@ -188,13 +188,18 @@ async def test_known_logins_go_on_for_a_while_without_the_server(
 
 
 def test_a_server_that_never_answers_is_given_up(
-    reader: UserReader, database: str, monkeypatch: pytest.MonkeyPatch
+    store: UserStore, reader: UserReader, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_tables, "PATIENCE_SECONDS", 0.5)
+    store.add_user("ada", Role.USER)
     reader.read()
+    assert reader.read() is None
     with closing(psycopg.connect(database)) as db:
-        found = db.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall()
-        (pid,) = [pid for (pid,) in found if pid != db.info.backend_pid]
+        found = db.execute(
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'SELECT change%'"
+        )
+        ((pid,),) = found.fetchall()
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(StorageError):
