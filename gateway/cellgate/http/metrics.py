@@ -133,7 +133,11 @@ READ = (
     Read("cellgate_record_pending_bytes", "Rows that are in memory and not yet in the record's tables."),
     Read("cellgate_record_appended_bytes_total", "Events taken into the record.", rises=True),
     Read("cellgate_record_write_failures_total", "Failed writes into the record's tables.", rises=True),
-    Read("cellgate_takeovers_total", "Sessions taken over from lost gateways of the cluster.", rises=True),
+    Read(
+        "cellgate_sessions_taken_over_total",
+        "Sessions taken over from lost gateways of the cluster.",
+        rises=True,
+    ),
     Read("cellgate_unproven_clock_leaps", "Leaps of the system clock that no record is removed for yet."),
     Read("cellgate_http_received_bytes_total", "Bytes received from clients.", rises=True),
     Read("cellgate_http_sent_bytes_total", "Bytes sent to clients.", rises=True),

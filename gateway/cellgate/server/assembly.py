@@ -262,5 +262,7 @@ def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
         "cellgate_record_pending_bytes": {"": float(journal.pending_bytes)},
         "cellgate_record_appended_bytes_total": {"": float(journal.appended_bytes)},
         "cellgate_record_write_failures_total": {"": float(journal.write_failures)},
-        "cellgate_takeovers_total": {"": float(0 if cluster is None else cluster.membership.takeovers)},
+        "cellgate_sessions_taken_over_total": {
+            "": float(0 if cluster is None else cluster.membership.takeovers)
+        },
     }

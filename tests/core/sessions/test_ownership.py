@@ -6,13 +6,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.json import decode
 
-from cellgate.errors import OwnedElsewhere
+from cellgate.errors import NotRecorded, OwnedElsewhere
 from cellgate.execution.request import ExecuteRequest
+from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
+from cellgate.sessions.proven_time import ProvenTime
+from cellgate.sessions.retention import Retention
+from cellgate.sessions.settings import RetentionSettings
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import GatewayFault
+from cellgate_kernels.base.threads import Lane
 from tests.core.fakes import House
 
 THERE = "http://other:8888"
@@ -139,3 +145,60 @@ async def test_records_and_files_of_another_gateways_session_are_not_removed(
     assert len(house.kept()) == 1
     assert await house.journal.reads.session(*KEY) is not None
     assert keys == {KEY: THERE}
+
+
+async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: House, keys: Keys) -> None:
+    for key in ("theirs", "ours"):
+        session, _ = await house.manager.get_or_create("ada", SessionBody(session=key))
+        await session.end("idle_timeout")
+    keys["ada", "theirs"] = THERE
+    settings = RetentionSettings(size=0)
+    lane = Lane("bulk", 1)
+    clock = ProvenTime(house.workspaces)
+    retention = Retention(house.journal, house.manager.purger, settings, clock, lane)
+    assert await retention._look() == 1
+    assert [row.key for row in await house.journal.reads.sessions()] == ["theirs"]
+    assert keys == {("ada", "theirs"): THERE}
+    lane.close()
+
+
+async def test_a_fenced_session_ends_here_with_its_kernel(house: House, keys: Keys) -> None:
+    """Its files stay, and nothing of its end is recorded: the record is the other gateway's."""
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    kept, _ = await house.manager.get_or_create("ada", SessionBody(session="kept"))
+    await house.journal.commit()
+    before = await house.journal.reads.session(*KEY)
+    keys[KEY] = THERE
+    fences = Fences(
+        house.journal, house.manager.keys, lambda each: house.manager.end_later(each, FENCE, keep_files=True)
+    )
+    fences._end_by_id(session.row.id)
+    await session.over
+    assert session.record.cause == FENCE
+    assert (house.manager.get(*KEY), house.manager.get("ada", "kept")) == (None, kept)
+    with pytest.raises(NotRecorded):
+        house.journal.check_writable(session.row.id)
+    assert await house.journal.reads.session(*KEY) == before
+    assert keys == {KEY: THERE, ("ada", "kept"): "here"}
+
+
+async def test_what_a_lost_gateway_left_open_ends_before_the_session_goes_on(
+    house: House, keys: Keys
+) -> None:
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    await house.journal.commit()
+    left = await house.journal.reads.session(*KEY)
+    assert left is not None
+    await session.end("idle_timeout")
+    await house.journal.commit()
+    house.journal.save_session(left)
+    await house.journal.commit()
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    await house.journal.commit()
+    ends = [
+        (event["state"], event["cause"])
+        async for batch in house.journal.reads.event_batches(session.row.id)
+        for event in map(decode, (row.body for row in batch))
+        if event["type"] == "session"
+    ]
+    assert ends[-2:] == [("ended", "node_lost"), ("idle", "resumed")]

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.conftest import StartGateway
 from tests.support import commands
+from tests.support.postgresql import PostgresServer
 from tests.support.server import PATIENCE, GatewayProcess, until
 
 FLOOD = "import time\nwhile True: print('tick', flush=True) or time.sleep(0.01)"
@@ -116,8 +118,6 @@ def test_a_killed_nodes_sessions_go_on_elsewhere(start_node: StartNode, database
     asks = one.hold("asks")
     until(lambda: one.printed("runs", "tick"), "nothing is printed")
     one.kill()
-    refused = two.post("/v1/sessions/idle/execute", {"code": "1"})
-    assert (refused.status, refused.reason) == (421, "not_owner"), "its lease has not ended"
     for session in ("idle", "runs", "asks"):
         result = taken_over(two, session, "'x' in globals()")
         assert result["status"] == "ok"
@@ -147,6 +147,7 @@ def test_a_node_that_was_frozen_is_fenced(start_node: StartNode, database: str) 
     kernels = {one.model(session)["kernel_id"] for session in ("s", "idle")}
     before = psutil.Process(one.process.pid).children(recursive=True)
     problems: list[dict[str, Any]] = []
+    waits = one.hold("waits")
     following = threading.Event()
 
     def follow() -> None:
@@ -155,17 +156,25 @@ def test_a_node_that_was_frozen_is_fenced(start_node: StartNode, database: str) 
             if event["type"] == "problem":
                 problems.append(event)
 
-    client = threading.Thread(target=follow)
-    client.start()
+    def wait() -> None:
+        answer = one.post("/v1/sessions/waits/execute", {"code": "1"}, timeout=PATIENCE)
+        problems.append({"reason": answer.reason})
+
+    clients = [threading.Thread(target=follow), threading.Thread(target=wait)]
+    for client in clients:
+        client.start()
     following.wait(PATIENCE)
+    until(lambda: len(one.get("/v1/sessions/waits/executions").json()["executions"]) == 2, "it is not queued")
     one.process.send_signal(signal.SIGSTOP)
     try:
-        for session in ("s", "idle"):
+        for session in ("s", "idle", "waits"):
             assert taken_over(two, session)["kernel"]["cause"] == "node_lost"
     finally:
         one.process.send_signal(signal.SIGCONT)
-    client.join(PATIENCE)
-    assert [problem["reason"] for problem in problems] == ["fenced"]
+    for client in clients:
+        client.join(PATIENCE)
+    assert [problem["reason"] for problem in problems] == ["fenced"] * 2
+    assert two.result("waits", waits)["cause"] == "node_lost"
 
     def gone() -> bool:
         return one.get("/v1/info").json()["pool"]["in_use"] == 1
@@ -186,6 +195,33 @@ def test_a_node_that_was_frozen_is_fenced(start_node: StartNode, database: str) 
         "cause": "gateway_shutdown",
         "files": "none",
     }
+    assert is_valid(database)
+
+
+def test_an_outage_of_the_database_moves_no_session(
+    start_node: StartNode, postgres_server: PostgresServer, database: str
+) -> None:
+    """Two leases long: cells that run go on, and no end that they had is lost; nothing new begins."""
+    nodes = start_node(**SHORT), start_node(**SHORT)
+    running = [node.hold(f"s{number}", "print('got', input())") for number, node in enumerate(nodes)]
+    postgres_server.stop()
+    try:
+        end = time.monotonic() + 2 * SHORT["lease"]
+        for number, node in enumerate(nodes):
+            node.answer(f"s{number}", running[number], "it")
+            assert node.post("/v1/sessions/new/execute", {"code": "1"}).reason == "storage_error"
+        time.sleep(end - time.monotonic())
+    finally:
+        postgres_server.start()
+    for number, node in enumerate(nodes):
+        session, other = f"s{number}", nodes[1 - number]
+        until(lambda node=node: node.get("/readyz").status == 200, "the gateway does not go on")  # type: ignore[misc]
+        assert node.ended(session, running[number])["status"] == "ok"
+        assert node.printed(session, "got it")
+        assert node.execute(session, "1")["kernel"]["replaced"] is False
+        assert other.post(f"/v1/sessions/{session}/execute", {"code": "1"}).reason == "not_owner"
+        assert set(finished(node, session).values()) == {1}
+    assert {node.get("/v1/cluster").json()["takeovers"] for node in nodes} == {0}
     assert is_valid(database)
 
 
