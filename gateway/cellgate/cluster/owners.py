@@ -50,7 +50,7 @@ class KeyOwners(Ownership):
         for _ in range(MOST_TRIES):
             found = await self._db.repeatable(_row, statements.CLAIM, asked)
             assert found is not None
-            known, mine, former, home, epoch = found
+            known, other, url, mine, former, home, epoch = found
             if not known:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
@@ -62,9 +62,8 @@ class KeyOwners(Ownership):
                         "A session is taken over from the node %s, epoch %s", former, epoch, extra=ids
                     )
                 return OURS if home in {None, self.node} else KeyOwner(moved=True)
-            owner = await self.find(principal, key)
-            if owner is not None and owner != OURS:
-                return owner
+            if other is not None:
+                return self._owner(other, url)
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
     def _owner(self, node: str, url: str | None) -> KeyOwner:

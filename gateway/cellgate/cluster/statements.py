@@ -82,9 +82,10 @@ FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nod
     WHERE {_OF_ONE} AND (o.node = %(node)s OR {_OTHERS})"""  # noqa: S608
 """Returns no row for a key that this node may claim."""
 CLAIM: Final = f"""WITH {_ME},
+    other AS MATERIALIZED (SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
+        WHERE {_OF_ONE} AND {_OTHERS}),
     mine AS (INSERT INTO owners AS o (principal, key, node, home)
-        SELECT %(principal)s, %(key)s, id, id FROM me
-        WHERE NOT EXISTS (SELECT FROM owners AS o WHERE {_OF_ONE} AND {_OTHERS})
+        SELECT %(principal)s, %(key)s, id, id FROM me WHERE NOT EXISTS (SELECT FROM other)
         ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home,
             former = o.node, former_home = o.home
             WHERE o.node IS NULL OR NOT ({_OTHERS})
@@ -92,9 +93,11 @@ CLAIM: Final = f"""WITH {_ME},
     raised AS (UPDATE sessions SET epoch = epoch + 1
         WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
-    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM mine), (SELECT former FROM mine),
-        (SELECT former_home FROM mine), (SELECT epoch FROM raised)"""  # noqa: S608
-"""Returns whether this process is its node's, whether the key is its own now, and who had it before.
+    SELECT EXISTS (SELECT FROM me), (SELECT node FROM other), (SELECT url FROM other),
+        EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT former_home FROM mine),
+        (SELECT epoch FROM raised)"""  # noqa: S608
+"""Returns whether this process is its node's; the other node that has the key, if any, with its address;
+whether the key is this node's now, and who had it before.
 
 The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
 """

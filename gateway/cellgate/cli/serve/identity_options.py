@@ -52,8 +52,8 @@ class VoucherSettings:
     )
     cluster_key: str = option(
         "",
-        "The file with the key that all gateways of the cluster have: it encrypts users' secrets, and signs"
-        " browsers' sign-ins; 32 bytes; default: secrets.key in the data folder.",
+        "The file with the key that all gateways of a cluster have, 32 bytes; default: the data folder's"
+        " secrets.key.",
         metavar="FILE",
     )
     jupyterhub: bool = option(
