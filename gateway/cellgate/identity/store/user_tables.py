@@ -216,19 +216,22 @@ class UserTablesReader(UserReader):
         self._everybody = Everybody()
         self._seen: tuple[str, str] | None = None
         self._socket: select.poll | None = None
-        self._reads = self._told = False
+        self._reads = False
+        self._arrivals = self._settled = 0
+        """The number of times that news has arrived, and the number of those that a reading has begun for."""
 
-    def stamp(self, *, settled: bool = False) -> bool:
+    def stamp(self, *, settled: bool = False) -> int:
         if settled:
-            return False
+            self._settled = self._arrivals
+            return self._settled
         arriving = self._socket  # which the reading thread may take away
-        if self._told or self._reads or arriving is None:
-            return self._told
         # Between two statements the server sends nothing but news of changes, or that it ends.
-        return bool(arriving.poll(0))
+        if self._arrivals == self._settled and not self._reads and arriving is not None and arriving.poll(0):
+            self._arrivals += 1
+        return self._arrivals
 
     def read(self, *, anew: bool = False) -> Everybody | None:
-        self._reads, self._told = True, False
+        self._reads = True
         try:
             return self._look(self._tables or self._connect(), anew=anew)
         except StorageError:
@@ -249,7 +252,7 @@ class UserTablesReader(UserReader):
         return tables
 
     def _note(self) -> None:
-        self._told = True
+        self._arrivals += 1
 
     def _look(self, tables: UserTables, *, anew: bool) -> Everybody | None:
         if self._seen == tables.changes() and not anew:
