@@ -70,6 +70,7 @@ class FoundGateway(msgspec.Struct, frozen=True):
     token: str
     pid: int
     certificate: str | None = None
+    cluster: str = ""
 
 
 def variable(alias: str) -> str:

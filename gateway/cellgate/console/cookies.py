@@ -18,7 +18,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 ASKING_SECONDS: Final = 600
-MOST_LENGTH: Final = 128
+MOST_LENGTH: Final = 1024
+"""The most characters of a secret; only those of a cluster, with a login in them, have more than 128."""
 _SECRET: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 

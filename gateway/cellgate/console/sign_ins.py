@@ -1,8 +1,8 @@
 """The sign-ins to the console: by a ticket, or by a token entered in the page's form.
 
 A sign-in lasts as long as its login, at most a day, or until its user signs out. The connections that it
-opened end with it; the callback given to `follow` closes them. ``principals.tickets``
-keeps the sign-ins, ``http`` has the cookies.
+opened end with it; the callback given to `follow` closes them. ``identity.tickets`` keeps the sign-ins or,
+in a cluster, ``identity.signed_tickets`` makes them good at each of its gateways; ``http`` has the cookies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cellgate.identity.principal import Login
+from cellgate.identity.signed_tickets import GrantForm, SharedSignIns, SignedTickets
 from cellgate.identity.tickets import Tickets
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -34,13 +35,28 @@ class ConsoleGrant:
         return True
 
 
+CONSOLE: Final[GrantForm[ConsoleGrant]] = GrantForm(
+    "console", lambda _: b"", lambda login, _: ConsoleGrant(login)
+)
+
+
 class SignIns:
-    """All sign-ins. `is_valid`: whether a login still is. Call `follow` once, `close` at the end."""
+    """All sign-ins. `is_valid`: whether a login still is. Call `follow` once, `close` at the end.
+
+    `shared`: what the gateways of a cluster share; without it the sign-ins are this gateway's own.
+    """
 
     def __init__(
-        self, is_valid: Callable[[Login], bool], *, clock: Callable[[], float] = time.monotonic
+        self,
+        is_valid: Callable[[Login], bool],
+        *,
+        shared: SharedSignIns | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kept: Tickets[ConsoleGrant] = Tickets(is_valid, clock=clock)
+        self._shared = shared
+        self._kept: Tickets[ConsoleGrant] | SignedTickets[ConsoleGrant] = (
+            Tickets(is_valid, clock=clock) if shared is None else SignedTickets(shared, CONSOLE, is_valid)
+        )
         self._ended: Callable[[], None] | None = None
         self._tasks = Supervisor()
 
@@ -53,8 +69,10 @@ class SignIns:
         grant = self._kept.peek(ticket)
         return None if grant is None else grant.login
 
-    def redeem(self, ticket: str) -> tuple[str, Login] | None:
-        """Return the secret for a browser and its login; None for an invalid ticket."""
+    async def redeem(self, ticket: str) -> tuple[str, Login] | None:
+        """Return the secret for a browser and its login; None for an invalid ticket. Raises StorageError."""
+        if self._shared is not None and (self.peek(ticket) is None or not await self._shared.use(ticket)):
+            return None
         redeemed = self._kept.redeem(ticket)
         return None if redeemed is None else (redeemed[0], redeemed[1].login)
 
@@ -79,10 +97,19 @@ class SignIns:
         """Return whether a secret is of a sign-in that is not over."""
         return self._kept.find(secret) is not None
 
-    def sign_out(self, secrets: Iterable[str]) -> None:
-        """End these sign-ins, and the connections that they opened."""
+    async def end(self, secrets: Iterable[str]) -> bool:
+        """End these sign-ins; return whether there were any, whose connections are then to be closed.
+
+        They have ended here even if this raises StorageError: then other gateways do not know of it.
+        """
         ended = [secret for secret in secrets if self._kept.end(secret)]
-        if ended and self._ended is not None:
+        if ended and self._shared is not None:
+            await self._shared.end(ended)
+        return bool(ended)
+
+    def close_connections(self) -> None:
+        """Close the connections that sign-ins have opened which are over."""
+        if self._ended is not None:
             self._ended()
 
     def logins_in_use(self) -> Iterator[Login]:
@@ -95,8 +122,7 @@ class SignIns:
         self._tasks.repeat(self._look, "sign-ins", pause=LOOK_SECONDS)
 
     async def _look(self) -> float:
-        if self._ended is not None:
-            self._ended()
+        self.close_connections()
         return LOOK_SECONDS
 
     async def close(self) -> None:

@@ -177,11 +177,16 @@ class Entrance(BaseHandler):
                 cause="sign_in",
             )
 
-    def let_in(self, login: Login, secret: str) -> None:
-        """Give the browser its cookie, in place of a former one. Raises PrincipalQuotaExceeded."""
+    async def let_in(self, login: Login, secret: str) -> None:
+        """Give the browser its cookie, in place of a former one, which ends.
+
+        Raises PrincipalQuotaExceeded, StorageError.
+        """
         self.login = login
         self._count_request()
-        self.services.people.sign_ins.sign_out(self.sender.secrets())
+        sign_ins = self.services.people.sign_ins
+        if await sign_ins.end(self.sender.secrets()):
+            sign_ins.close_connections()
         self.set_header("Set-Cookie", self.sender.cookie_place.field(secret))
 
     def form(self, most: int) -> Mapping[str, str]:
@@ -290,12 +295,12 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
             if not confirmed:
                 self._ask(login, {"ticket": ticket} if ticket else {"token": token})
                 return
-            redeemed = sign_ins.redeem(ticket) if ticket else (sign_ins.sign_in(login), login)
+            redeemed = await sign_ins.redeem(ticket) if ticket else (sign_ins.sign_in(login), login)
             if redeemed is None:
                 raise _used_up()
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
-        self.let_in(login, redeemed[0])
+        await self.let_in(login, redeemed[0])
         self.lead(self.page)
 
     def _peek(self, ticket: str) -> Login:
@@ -390,7 +395,7 @@ class ProviderAnswerHandler(ProviderHandler):
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
         self.check_other(login)
-        self.let_in(login, self.services.people.sign_ins.sign_in(login))
+        await self.let_in(login, self.services.people.sign_ins.sign_in(login))
         self.add_header("Set-Cookie", self.asking_place.field(""))
         self.lead(self.page)
 
@@ -484,7 +489,7 @@ class SignInHandler(_FormHandler):
             login = await self.login_of(given.token)
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
-        self.let_in(login, self.services.people.sign_ins.sign_in(login))
+        await self.let_in(login, self.services.people.sign_ins.sign_in(login))
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
@@ -493,8 +498,12 @@ class SignOutHandler(_FormHandler):
 
     @requires()
     async def post(self) -> None:
-        """End the browser's sign-in, and all connections that it has opened. 204 in any case."""
+        """End the browser's sign-in, and all connections that it has opened. 204 if there was none, too."""
+        sign_ins = self.services.people.sign_ins
+        # If other gateways can't be told, the browser keeps its cookie, to try again.
+        ended = await sign_ins.end(self.sender.secrets())
         self.set_header("Set-Cookie", self.sender.cookie_place.field(""))
         self.set_status(HTTPStatus.NO_CONTENT)
         await self.finish()
-        self.services.people.sign_ins.sign_out(self.sender.secrets())
+        if ended:
+            sign_ins.close_connections()

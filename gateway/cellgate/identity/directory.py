@@ -55,6 +55,7 @@ class _Known:
     next_end: float = float("inf")
     secrets: Mapping[tuple[str, str], Box] = field(default_factory=dict)
     key: SecretKey | None = None
+    ended_sign_ins: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,10 @@ class PrincipalDirectory:
         """Return whether this user exists and is disabled."""
         user = self._known.users.get(name)
         return user is not None and user.disabled
+
+    def is_sign_in_ended(self, given: bytes) -> bool:
+        """Return whether the browser's sign-in with this digest was ended, at any gateway of the cluster."""
+        return given in self._known.ended_sign_ins
 
     def of_disabled(self, given: bytes) -> Token | None:
         """Return the token with this digest if its user is disabled; None for any other or a revoked one."""
@@ -304,9 +309,8 @@ def _know(found: Everybody, at: float) -> _Known:
         )
     by_id = {login.id: login for login in logins.values()}
     secrets = {(box.user, box.name): box for box in found.secrets}
-    return _Known(
-        by_name, logins, by_id, of_disabled, _next_end(logins.values(), at), secrets=secrets, key=found.key
-    )
+    known = _Known(by_name, logins, by_id, of_disabled, _next_end(logins.values(), at))
+    return replace(known, secrets=secrets, key=found.key, ended_sign_ins=found.ended_sign_ins)
 
 
 def _next_end(logins: Iterable[Login], at: float) -> float:

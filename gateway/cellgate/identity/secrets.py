@@ -8,11 +8,14 @@ folder can read the values, and so can the gateway, which gives them to kernels.
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets as randomness
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cellgate.errors import StorageError
 from cellgate.wire.models import ENV_NAME
@@ -21,8 +24,13 @@ from cellgate_kernels.base.regular import open_regular
 from cellgate_kernels.base.resources import KIB
 from cellgate_kernels.protocol.masking import SHORTEST
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 SECRET_KEY = "secrets.key"  # noqa: S105 - the name of a file
 """Its name in the data folder."""
+DERIVED = b"cellgate 1 "
+"""How the words begin that keys for other things are derived with; no secret is bound to such words."""
 MOST_SECRETS = 100
 """Secrets of one principal."""
 MOST_OF_A_SESSION = 32
@@ -98,10 +106,23 @@ class SecretKey:
     """Encrypts and decrypts values, each bound to its owner and its name (AES-256-GCM)."""
 
     def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    @property
+    def mark(self) -> str:
+        """Digits by which the key can be told from others, and nothing else learned of it."""
+        return self.derived("mark").hex()[:32]
+
+    def derived(self, purpose: str) -> bytes:
+        """Return a key for another purpose, the same wherever this key is; it reveals nothing of this one."""
+        return hmac.digest(self._key, DERIVED + purpose.encode(), "sha256")
+
+    @cached_property
+    def _cipher(self) -> AESGCM:
         # Imported late: it takes 7 MB of memory, and most gateways have no secrets.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
-        self._cipher = AESGCM(key)
+        return AESGCM(self._key)
 
     def seal(self, user: str, name: str, value: str) -> bytes:
         """Encrypt a value, bound to its user and name."""
@@ -175,14 +196,17 @@ def _bound_to(user: str, name: str) -> bytes:
     return f"{user}\0{name}".encode()
 
 
-def load_secret_key(path: Path, *, create: bool) -> SecretKey:
-    """Return the key in the file at `path`, made if missing with `create`. Raises StorageError."""
+def load_secret_key(path: Path, *, create: bool, mounted: bool = False) -> SecretKey:
+    """Return the key in the file at `path`, made if missing with `create`. Raises StorageError.
+
+    `mounted`: the operator has named the file. Container engines show secrets as links, for all to read.
+    """
     try:
         if create and not os.path.lexists(path):
             _make(path)
-        descriptor = open_regular(path, follow=False)
+        descriptor = open_regular(path, follow=mounted)
         with os.fdopen(descriptor, "rb") as file:
-            if os.fstat(descriptor).st_mode & 0o077:
+            if os.fstat(descriptor).st_mode & 0o077 and not mounted:
                 raise StorageError(f"The key {path} can be read by other users; chmod 600 it")
             key = file.read(_KEY_BYTES + 1)
     except OSError as error:

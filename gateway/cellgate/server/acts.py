@@ -2,22 +2,22 @@
 
 Commands write acts into the store of users, whether a gateway serves or not. This looks after the start, and
 then whenever users have changed. Where to go on is found by comparing the trail's newest act with the store's
-of the same number, so a store or a record that was put back from a copy, or made anew, loses no act.
+of the same number, so a store or a record that was put back from a copy, or made anew, loses no act. Each
+gateway of a cluster does this: the trail takes acts only after the newest one that the gateway knows of.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from cellgate.errors import NotFound, StorageError
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.store.interface import Act
-from cellgate.identity.store.opening import open_users
+from cellgate.identity.store.opening import UsersPlace, open_users_at
 from cellgate.record.store.interface import RecordStore
 from cellgate.record.trail import ACT, NewEntry
 from cellgate_kernels.base.tasks import Supervisor
@@ -63,32 +63,45 @@ class ActRecorder:
         generation = self._directory.generation
         if generation == self._copied_generation:
             return
-        after = await self._last_common()
-        while acts := await self._directory.acts(after, BATCH):
-            await self._journal.add_to_trail([NewEntry(ACT, fields_of(act)) for act in acts])
-            after = acts[-1].seq
+        copied = 0
+        while True:
+            newest, after = await self._last_common()
+            acts = await self._directory.acts(max(after, copied), BATCH)
+            if not acts:
+                break
+            entries = [NewEntry(ACT, fields_of(act)) for act in acts]
+            if await self._journal.add_to_trail(entries, newest_act=newest):
+                copied = acts[-1].seq
         self._copied_generation = generation
 
-    async def _last_common(self) -> int:
-        """Return the number of the newest act in the trail that the store has too; 0 if there is none."""
+    async def _last_common(self) -> tuple[int, int]:
+        """Return the entry of the trail's newest act, and the number of the newest that the store has, too.
+
+        Either is 0 if there is none.
+        """
+        newest = 0
         before: int | None = None
         while recorded := await self._journal.reads.acts(before, BATCH):
+            newest = newest or recorded[0][0]
             for before, entry in recorded:  # noqa: B007 - `before` is used after the loop
                 number = entry["number"]
                 if _has(entry, await self._directory.acts(number - 1, 1)):
-                    return int(number)
-        return 0
+                    return newest, int(number)
+        return newest, 0
 
 
-def waiting(recorded: Generator[Mapping[str, Any], None, None], data_dir: Path) -> int:
-    """Count the acts in a data folder's users that are not among those of a trail, newest first.
+def waiting(recorded: Generator[Mapping[str, Any], None, None], *places: UsersPlace) -> int:
+    """Count the acts of users that are not among those of a trail, newest first.
 
-    A gateway copies them, at its start or soon. Raises StorageError.
+    The users are in the first of the places that has any. A gateway copies them, at its start or soon. Raises
+    StorageError.
     """
     with closing(recorded), ExitStack() as stack:
-        try:
-            store = stack.enter_context(open_users(data_dir))
-        except NotFound:
+        store = None
+        for place in places:
+            with suppress(NotFound):
+                store = store or stack.enter_context(open_users_at(place))
+        if store is None:
             return 0
         numbers = (entry["number"] for entry in recorded if _has(entry, store.acts(entry["number"] - 1, 1)))
         return store.count_acts(next(numbers, 0))

@@ -25,6 +25,7 @@ from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.services import Services
 from cellgate.http.tracing import Tracer
 from cellgate.identity.principal import DEFAULT
+from cellgate.record.store.opening import record_address
 from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
 from cellgate.server.allocator import Trimmer
@@ -130,7 +131,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     sockets = bind(front.ip, front.port, "--port")
     ports_sockets = [] if front.ports_port is None else bind(front.ip, front.ports_port, "--ports-port")
     ground = await open_ground(settings, stack)
-    people = await open_people(settings, metrics, stack)
+    people = await open_people(settings, metrics, lanes, stack)
     authentication = people.access.authentication
     debug_sockets = bind_debug() if front.e2b_debug else []
     acts = ActRecorder(authentication.directory, storage.journal)
@@ -186,6 +187,8 @@ def _announce(
     found: dict[str, str | int] = {"url": gateway.url, "token": token, "pid": os.getpid()}
     if gateway.ports_url is not None and gateway.ports_port is not None:
         found |= {"ports_url": gateway.ports_url, "ports_port": gateway.ports_port}
+    if settings.cluster is not None:
+        found["cluster"] = str(record_address(settings.cluster.address, "--cluster"))
     announcement = Announcement(settings.data_dir / RUNNING_FILE, found, certificate)
     announcement.write()
     stack.callback(announcement.remove)

@@ -22,19 +22,29 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.identity.principal import Login
 from cellgate.identity.provider import open_keys
-from cellgate.identity.store.opening import reader_of_users
+from cellgate.identity.signed_tickets import SharedSignIns
+from cellgate.identity.store.opening import ClusterUsers, UsersPlace, reader_of_users, users_of_cluster
 from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
 from cellgate.quotas.usage import Usage
 from cellgate.record.store.interface import RecordStore
 from cellgate.server.settings import FrontSettings, GatewaySettings
 from cellgate_kernels.base.errors import InvalidInput
-from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.base.threads import Lane, ThreadLanes
 
 
-async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> People:
-    """Open the users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
+async def open_people(
+    settings: GatewaySettings, metrics: Metrics, lanes: ThreadLanes, stack: AsyncExitStack
+) -> People:
+    """Open the users of data folder or cluster, and all ways to log in. Raises InvalidInput, StorageError."""
     people, provider, hub = settings.people, None, None
-    directory = PrincipalDirectory(reader_of_users(settings.data_dir), people.token)
+    cluster = await _users_of_cluster(settings, lanes)
+    reader = reader_of_users(settings.data_dir) if cluster is None else cluster.reader
+    directory = PrincipalDirectory(reader, people.token)
+    shared = None
+    if cluster is not None:
+        key = cluster.key.derived("sign-ins")
+        shared = SharedSignIns(key, cluster.ledger, directory.is_sign_in_ended)
+        stack.push_async_callback(shared.close)
     others: list[Authenticator] = []
     if people.librechat_key is not None:
         # Before the provider, which takes every other token of this form for its own.
@@ -56,20 +66,34 @@ async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncE
     stack.push_async_callback(authentication.close)
     await directory.refresh()
     tokenless = "--no-auth" if directory.is_open else "--e2b-debug" if settings.front.e2b_debug else None
-    if tokenless is not None and authentication.is_shared:
-        whose = "This data folder has" if directory.has_users else "Others vouch for"
+    if tokenless is not None and (cluster is not None or authentication.is_shared):
+        whose = "This data folder has users" if directory.has_users else "Others vouch for users"
+        instead = ", or with another --data-dir"
+        if cluster is not None:
+            whose, instead = "The other gateways of the cluster let in whoever is signed in here", ""
         raise InvalidInput(
-            f"{whose} users, and {tokenless} would make everybody the administrator: start without it, or"
-            " with another --data-dir"
+            f"{whose}, and {tokenless} would make everybody the administrator: start without it{instead}"
         )
     return People(
         access=_access(settings.front, authentication),
         attempts=LoginAttempts(settings.front.login_attempts),
         usage=Usage(people.quotas.policy, authentication.role_of, refused=metrics.quota_refused),
-        sign_ins=SignIns(authentication.is_valid),
-        derived_tokens=DerivedTokens(authentication.is_valid),
+        sign_ins=SignIns(authentication.is_valid, shared=shared),
+        derived_tokens=DerivedTokens(
+            authentication.is_valid, key=None if cluster is None else cluster.key.derived("tokens")
+        ),
         provider=provider,
         hub=hub,
+    )
+
+
+async def _users_of_cluster(settings: GatewaySettings, lanes: ThreadLanes) -> ClusterUsers | None:
+    """Return the users of the cluster that the gateway is of, if it is of one. Raises StorageError."""
+    cluster = settings.cluster
+    if cluster is None:
+        return None
+    return await lanes.bulk.run(
+        users_of_cluster, UsersPlace(settings.data_dir, cluster.address, settings.people.cluster_key)
     )
 
 

@@ -142,13 +142,17 @@ class KernelSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeopleSettings:
-    """The gateway's users, and services that vouch for them. `token`: the administrator's; None: unneeded."""
+    """The gateway's users, and services that vouch for them. `token`: the administrator's; None: unneeded.
+
+    `cluster_key`: the file with the key that the gateways of a cluster share; None: it is in the data folder.
+    """
 
     token: str | None
     quotas: QuotaSettings
     oidc: OidcSettings | None = None
     librechat_key: Path | None = None
     hub: HubSettings | None = None
+    cluster_key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

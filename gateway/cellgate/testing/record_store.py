@@ -18,6 +18,7 @@ from cellgate.record.chain import GENESIS, link
 from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, EventStore, RecordStore
+from cellgate.record.trail import ACCESS, ACT, NewEntry
 
 MOMENT = "2026-11-21T10:00:00.000000Z"
 BODY = b'{"seq":1}'
@@ -242,3 +243,14 @@ class RecordStoreContract(EventStoreContract):
         batches = [batch async for batch in store.reads.event_batches(session_id, after=1, until=600)]
         assert [row for batch in batches for row in batch] == rows[1:600]
         assert len(batches) > 1
+
+    async def test_acts_are_added_after_the_newest_that_is_known(self, store: RecordStore) -> None:
+        acts = [NewEntry(ACT, {"number": number}) for number in (1, 2, 3)]
+        assert not await store.add_to_trail(acts[:1], newest_act=7)
+        assert await store.add_to_trail(acts[:1], newest_act=0)
+        assert not await store.add_to_trail(acts[:1], newest_act=0)
+        ((first, _),) = await store.reads.acts(None, 5)
+        assert await store.add_to_trail([NewEntry(ACCESS, {"count": 1})])
+        assert await store.add_to_trail(acts[1:], newest_act=first)
+        assert not await store.add_to_trail(acts[1:], newest_act=first)
+        assert [told["number"] for _, told in await store.reads.acts(None, 5)] == [3, 2, 1]

@@ -1,21 +1,26 @@
 """The contract of stores of users, as tests for whoever writes one.
 
-Subclass `UserStoreContract` in a test module, with a fixture `store` that gives an empty one.
-``identity.store.interface`` says what each call does.
+Subclass `UserStoreContract` in a test module, with a fixture `store` that gives an empty one, and
+`UserReaderContract` with a fixture `reader` besides, of what reads that store. ``identity.store.interface``
+says what each call does.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from cellgate.errors import Conflict, NotFound
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store.interface import UserStore
+from cellgate.identity.store.interface import RESERVED, Everybody, UserReader, UserStore
 from cellgate_kernels.base.errors import InvalidInput
 
 SCOPES = frozenset({Permission.RUN, Permission.READ})
+SOON = 10.0
+"""Seconds in which a reader must see that there is a change."""
 
 
 class UserStoreContract:
@@ -107,3 +112,99 @@ class UserStoreContract:
         assert acts[1].fields["token"] == token.id
         assert text not in repr(acts)
         assert store.acts(acts[3].seq) == acts[4:]
+        assert store.count_acts(acts[3].seq) == 3
+
+    def test_a_refused_change_is_no_act(self, store: UserStore) -> None:
+        store.add_user("ada", Role.USER)
+        before = store.acts(0)
+        for change in (
+            lambda: store.add_user("ada", Role.ADMIN),
+            lambda: store.remove_secret("ada", "KEY"),
+            lambda: store.set_secret("nobody", "KEY", b"box"),
+        ):
+            with pytest.raises((Conflict, NotFound)):
+                change()
+        assert store.acts(0) == before
+        assert store.secrets() == []
+
+    def test_a_secret_keeps_its_former_value(self, store: UserStore) -> None:
+        store.add_user("ada", Role.USER)
+        for value in (b"\x00first", b"second", b"third"):
+            store.set_secret("ada", "KEY", value)
+        store.set_secret(RESERVED, "KEY", b"the administrator's")
+        (kept,) = store.secrets("ada")
+        assert (kept.user, kept.name, kept.box, kept.former) == ("ada", "KEY", b"third", b"second")
+        assert [(each.user, each.box) for each in store.secrets()] == [
+            ("ada", b"third"),
+            (RESERVED, b"the administrator's"),
+        ]
+        assert "third" not in repr(store.acts(0))
+
+    def test_the_secrets_of_a_removed_user_go_too(self, store: UserStore) -> None:
+        store.add_user("ada", Role.USER)
+        store.set_secret("ada", "KEY", b"box")
+        store.set_secret(RESERVED, "KEY", b"box")
+        store.remove_user("ada")
+        assert [each.user for each in store.secrets()] == [RESERVED]
+        store.remove_secret(RESERVED, "KEY")
+        assert store.secrets() == []
+
+
+class UserReaderContract:
+    """The contract of readers. The fixtures `store` and `reader`: an empty store, and what reads it."""
+
+    def test_without_users_nobody_is_found(self, store: UserStore, reader: UserReader) -> None:
+        assert store.users() == []
+        found = reader.read() or Everybody()
+        assert (found.users, found.tokens, found.secrets) == ([], [], [])
+
+    def test_a_change_shows_and_is_read_once(self, store: UserStore, reader: UserReader) -> None:
+        reader.read()
+        for change in _changes(store):
+            before = reader.stamp(settled=True)
+            change()
+            until = time.monotonic() + SOON
+            while reader.stamp() == before:
+                assert time.monotonic() < until, "the reader has not seen the change"
+            found = reader.read()
+            assert found is not None
+            assert (found.users, found.tokens, found.secrets) == (
+                store.users(),
+                store.tokens(),
+                store.secrets(),
+            )
+            assert reader.read() is None
+
+    def test_all_is_read_anew_on_demand(self, store: UserStore, reader: UserReader) -> None:
+        store.add_user("ada", Role.USER)
+        reader.read()
+        found = reader.read(anew=True)
+        assert found is not None
+        assert found.users == store.users()
+
+    def test_acts_are_those_of_the_store(self, store: UserStore, reader: UserReader) -> None:
+        for name in ("ada", "bob", "cleo"):
+            store.add_user(name, Role.USER)
+        reader.read()
+        first, *others = store.acts(0)
+        assert reader.acts(first.seq, 5) == others
+        assert reader.acts(0, 1) == [first]
+
+    def test_it_may_be_closed_twice(self, store: UserStore, reader: UserReader) -> None:
+        store.add_user("ada", Role.USER)
+        reader.read()
+        reader.close()
+        reader.close()
+
+
+def _changes(store: UserStore) -> list[Callable[[], object]]:
+    """Return changes of each kind, to be made in this order."""
+    return [
+        lambda: store.add_user("ada", Role.USER),
+        lambda: store.create_token("ada", reach=Reach()),
+        lambda: store.set_secret("ada", "KEY", b"box"),
+        lambda: store.set_role("ada", Role.ADMIN),
+        lambda: store.revoke_token(store.tokens()[0].id),
+        lambda: store.set_disabled("ada", disabled=True),
+        lambda: store.remove_user("ada"),
+    ]

@@ -42,7 +42,8 @@ async def test_a_browser_that_is_signed_in_counts_as_connected() -> None:
     assert list(changes.open_logins()) == [DEFAULT, ALICE]
     sign_ins.follow(changes.end_logins)
     looked = [server.looked for server in servers]
-    sign_ins.sign_out([secret])
+    assert await sign_ins.end([secret])
+    sign_ins.close_connections()
     assert [server.looked for server in servers] == [before + 1 for before in looked]
     assert list(changes.open_logins()) == [DEFAULT]
     derived.make(ALICE, "thing")

@@ -112,6 +112,10 @@ def test_a_signed_gateway_is_checked_live_crashed_and_by_others(
     assert check_notebook(notebook.read_bytes(), "a").key == public
     cellgate("verify", notebook, "--key", public)
     assert "the given key did not sign it" in cellgate("verify", notebook, "--key", "ab" * 32, status=1)
+    cellgate("verify", notebook, "--key", f"{'ab' * 32},{public}")
+    assert "none of the 2 given keys signed it" in cellgate(
+        "verify", notebook, "--key", f"{'ab' * 32},{'cd' * 32}", status=1
+    )
     assert "valid" in cellgate("verify", "--data-dir", data)
     gateway.kill()
     assert "valid      session a" in cellgate("verify", "--data-dir", data)

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
 from cellgate.record.store.postgresql import record_connection, statements, tables, writes
 from cellgate.record.store.postgresql import store as store_module
-from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
+from cellgate.record.store.postgresql.opening import bring_up
+from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
 from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.store import PostgresStore
-from cellgate.record.trail import ACT, BEGUN, PURGED, NewEntry
+from cellgate.record.trail import ACCESS, ACT, BEGUN, PURGED, NewEntry
 from cellgate.testing.record_store import Chain, RecordStoreContract, execution_row, session_row
 from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.base.resources import KIB, MIB
@@ -676,7 +678,32 @@ async def test_two_gateways_write_one_audit_trail(database: str) -> None:
         assert sum(kind == BEGUN for kind, _ in trail) == 40
 
 
+async def test_of_gateways_that_copy_the_same_act_one_adds_it(database: str) -> None:
+    async with store_at(database, hold=Hold.SHARED) as one, store_at(database, hold=Hold.SHARED) as two:
+        for number in range(20):
+            newest = await one.reads.acts(None, 1)
+            after = newest[0][0] if newest else 0
+            both = (
+                store.add_to_trail([NewEntry(ACT, {"number": number})], newest_act=after)
+                for store in (one, two)
+            )
+            other = two.add_to_trail([NewEntry(ACCESS, {"count": number})])
+            added = await asyncio.gather(*both, other)
+            assert sorted(added) == [False, True, True]
+        trail = await trail_of(one)
+        assert [told["number"] for kind, told in trail if kind == ACT] == [*range(20)]
+
+
 # ---- opening ----------------------------------------------------------------------------------------------
+
+
+def test_gateways_that_start_at_once_make_the_tables_once(database: str) -> None:
+    def open_record(_: int) -> None:
+        with closing(connect(RecordAddress.of(database), Hold.SHARED)) as db:
+            bring_up(db)
+
+    with ThreadPool(8) as pool:
+        pool.map(open_record, range(8))
 
 
 async def test_a_database_that_can_not_keep_a_record_is_a_clear_error(

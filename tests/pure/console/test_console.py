@@ -83,9 +83,9 @@ class World:
         self.over: set[str] = set()
         self.sign_ins = SignIns(lambda login: login.id not in self.over, clock=lambda: self.now)
 
-    def entered(self, login: Login) -> str:
+    async def entered(self, login: Login) -> str:
         """The secret of somebody who has opened a ticket."""
-        redeemed = self.sign_ins.redeem(self.sign_ins.ticket(login))
+        redeemed = await self.sign_ins.redeem(self.sign_ins.ticket(login))
         assert redeemed is not None
         assert redeemed[1] is login
         return redeemed[0]
@@ -96,14 +96,20 @@ def world() -> World:
     return World()
 
 
-def test_a_sign_in_is_over_after_a_day_or_with_its_login_or_when_its_user_signs_out(world: World) -> None:
-    first, second, third = world.entered(ALICE), world.entered(BOB), world.sign_ins.sign_in(DEFAULT)
+async def test_a_sign_in_is_over_after_a_day_or_with_its_login_or_when_its_user_signs_out(
+    world: World,
+) -> None:
+    first, second, third = (
+        await world.entered(ALICE),
+        await world.entered(BOB),
+        world.sign_ins.sign_in(DEFAULT),
+    )
     ticket = world.sign_ins.ticket(ALICE)
     assert world.sign_ins.find([first]) == (first, ALICE)
     world.over.add(ALICE.id)
     assert world.sign_ins.find([first]) is None
-    assert world.sign_ins.redeem(ticket) is None
-    world.sign_ins.sign_out([third, "unknown"])
+    assert await world.sign_ins.redeem(ticket) is None
+    await world.sign_ins.end([third, "unknown"])
     assert world.sign_ins.find([third]) is None
     world.now += SIGN_IN_SECONDS - 1
     assert world.sign_ins.is_good(second)
@@ -111,48 +117,49 @@ def test_a_sign_in_is_over_after_a_day_or_with_its_login_or_when_its_user_signs_
     assert not world.sign_ins.is_good(second)
 
 
-def test_a_ticket_works_once_and_for_a_minute(world: World) -> None:
+async def test_a_ticket_works_once_and_for_a_minute(world: World) -> None:
     tickets = [world.sign_ins.ticket(ALICE) for _ in range(2)]
-    redeemed = world.sign_ins.redeem(tickets[0])
+    redeemed = await world.sign_ins.redeem(tickets[0])
     assert redeemed is not None
-    assert world.sign_ins.redeem(tickets[0]) is None
+    assert await world.sign_ins.redeem(tickets[0]) is None
     assert world.sign_ins.find(tickets) is None
-    assert world.sign_ins.redeem(redeemed[0]) is None
+    assert await world.sign_ins.redeem(redeemed[0]) is None
     world.now += TICKET_SECONDS
-    assert world.sign_ins.redeem(tickets[1]) is None
+    assert await world.sign_ins.redeem(tickets[1]) is None
 
 
-def test_one_token_signs_none_out_that_others_have_signed_in(world: World) -> None:
-    owner = world.entered(ALICE)
+async def test_one_token_signs_none_out_that_others_have_signed_in(world: World) -> None:
+    owner = await world.entered(ALICE)
     narrow = replace(ALICE, id="narrow")
-    secrets = [world.entered(narrow) for _ in range(MOST_OF_PRINCIPAL + 1)]
+    secrets = [await world.entered(narrow) for _ in range(MOST_OF_PRINCIPAL + 1)]
     assert world.sign_ins.is_good(owner)
     assert [world.sign_ins.is_good(each) for each in secrets[:3]] == [False, False, True]
 
 
-def test_nobody_acts_in_the_name_of_who_adds_a_cookie(world: World) -> None:
+async def test_nobody_acts_in_the_name_of_who_adds_a_cookie(world: World) -> None:
     """A neighbouring host can add one of its own: then it is not clear whose the request is."""
-    alices, bobs = world.entered(ALICE), world.entered(BOB)
+    alices, bobs = await world.entered(ALICE), await world.entered(BOB)
     assert world.sign_ins.find([bobs, alices]) is None
     assert world.sign_ins.find([alices, "unknown"]) == (alices, ALICE)
-    assert world.sign_ins.find([alices, world.entered(ALICE)]) == (alices, ALICE)
-    world.sign_ins.sign_out([bobs])
+    assert world.sign_ins.find([alices, await world.entered(ALICE)]) == (alices, ALICE)
+    await world.sign_ins.end([bobs])
     assert world.sign_ins.find([bobs, alices]) == (alices, ALICE)
 
 
 async def test_who_has_signed_out_has_no_connections(world: World) -> None:
     told: list[str] = []
-    secret = world.entered(ALICE)
+    secret = await world.entered(ALICE)
     world.sign_ins.follow(lambda: told.append("ended"))
-    world.sign_ins.sign_out(["unknown"])
+    assert not await world.sign_ins.end(["unknown"])
+    assert await world.sign_ins.end([secret])
     assert told == []
-    world.sign_ins.sign_out([secret])
+    world.sign_ins.close_connections()
     assert told == ["ended"]
     await world.sign_ins.close()
 
 
-def test_a_sign_in_is_in_use_while_it_asks(world: World) -> None:
-    secret = world.entered(ALICE)
+async def test_a_sign_in_is_in_use_while_it_asks(world: World) -> None:
+    secret = await world.entered(ALICE)
     world.now += IN_USE_SECONDS
     assert list(world.sign_ins.logins_in_use()) == [ALICE]
     assert world.sign_ins.is_good(secret)

@@ -12,7 +12,7 @@ import pytest
 
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Reach, Role
-from cellgate.identity.store.opening import open_users, reader_of_users
+from cellgate.identity.store.opening import UsersPlace, open_users, reader_of_users
 from cellgate.identity.store.user_file import PRINCIPALS
 from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.check import check_record
@@ -95,7 +95,7 @@ async def test_acts_that_wait_for_a_gateway_are_counted(
     monkeypatch.setattr(upkeep, "_BATCH", 2)
 
     def waits() -> int:
-        return waiting(upkeep.acts_of(folder / RECORD), folder)
+        return waiting(upkeep.acts_of(folder / RECORD), UsersPlace(folder))
 
     await copied(folder)
     assert waits() == 0

@@ -21,7 +21,7 @@ from cellgate.identity.secrets import (
     check_secret_value,
     load_secret_key,
 )
-from cellgate.identity.store import user_file
+from cellgate.identity.store import user_database
 from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate_kernels.base.errors import InvalidInput
 from tests.support.commands import cellgate
@@ -132,7 +132,7 @@ def test_who_is_not_there_has_no_secrets(folder: Path, monkeypatch: pytest.Monke
             store.set_secret("nobody", "KEY", b"")
         with pytest.raises(NotFound):
             store.remove_secret("ada", "KEY")
-        monkeypatch.setattr(user_file, "MOST_SECRETS", 1)
+        monkeypatch.setattr(user_database, "MOST_SECRETS", 1)
         store.set_secret("default", "KEY", b"")
         store.set_secret("default", "KEY", b"")
         with pytest.raises(Conflict):

@@ -13,11 +13,11 @@ import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import user_file
-from cellgate.identity.store.interface import UserStore
-from cellgate.identity.store.opening import open_users
+from cellgate.identity.store import user_database
+from cellgate.identity.store.interface import UserReader, UserStore
+from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate.identity.store.user_file import PRINCIPALS, UserFile
-from cellgate.testing.user_store import UserStoreContract
+from cellgate.testing.user_store import UserReaderContract, UserStoreContract
 
 SCOPES = frozenset({Permission.RUN, Permission.READ})
 
@@ -33,8 +33,18 @@ def store(path: Path) -> Iterator[UserStore]:
         yield store
 
 
+@pytest.fixture
+def reader(path: Path) -> Iterator[UserReader]:
+    with closing(reader_of_users(path.parent)) as reader:
+        yield reader
+
+
 class TestUserFile(UserStoreContract):
     """The fixture is the module's."""
+
+
+class TestUserFileReader(UserReaderContract):
+    """The fixtures are the module's."""
 
 
 def test_only_its_owner_can_read_the_file(store: UserStore, path: Path) -> None:
@@ -52,7 +62,7 @@ def test_a_token_is_kept_as_a_digest_only(store: UserStore, path: Path) -> None:
 
 
 def test_useless_tokens_make_room_and_used_ones_do_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_file, "MOST_TOKENS", 2)
+    monkeypatch.setattr(user_database, "MOST_TOKENS", 2)
     time = 1000.0
     with closing(UserFile(path, create=True, clock=lambda: time)) as store:
         store.add_user("ada", Role.USER)

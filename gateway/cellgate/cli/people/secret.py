@@ -8,7 +8,7 @@ from types import MappingProxyType
 from traitlets import Unicode
 
 from cellgate.cli.actions import forms_of
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import UsageError
 from cellgate.cli.people.principals import PrincipalsApp
 
 MOST_READ = 64 * 1024
@@ -31,7 +31,8 @@ class SecretApp(PrincipalsApp):
         appears. A change applies to kernels that are started afterwards. `list` shows no values, and nothing
         else does.
 
-        Values are encrypted with the key in secrets.key, which is made with the first secret.
+        Values are encrypted with the key in secrets.key, which is made with the first secret. In a cluster
+        that is the key that all its gateways have: name its file by --cluster-key.
     """
     examples = """
         cellgate secret set API_KEY --user alice < key.txt
@@ -43,7 +44,11 @@ class SecretApp(PrincipalsApp):
 
     user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
 
-    aliases = {"user": "SecretApp.user", **BaseApp.aliases}  # noqa: RUF012
+    aliases = {  # noqa: RUF012
+        "user": "SecretApp.user",
+        "cluster-key": "PrincipalsApp.cluster_key",
+        **PrincipalsApp.aliases,
+    }
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 
     def run_action(self, action: str, *words: str) -> None:
@@ -58,21 +63,15 @@ class SecretApp(PrincipalsApp):
                 store.remove_secret(self.user, words[0])
 
     def _set(self, name: str) -> None:
-        from cellgate.identity.secrets import (  # noqa: PLC0415 - keeps --help quick
-            SECRET_KEY,
-            check_secret_name,
-            check_secret_value,
-            load_secret_key,
-            unreadable,
-            what_to_do,
-        )
+        from cellgate.identity.secrets import check_secret_name, check_secret_value, unreadable, what_to_do  # noqa: PLC0415 - keeps --help quick
         from cellgate.identity.store.interface import RESERVED  # noqa: PLC0415
+        from cellgate.identity.store.opening import secret_key  # noqa: PLC0415
 
         check_secret_name(name)
         value = check_secret_value(_read_value())
         with self.store(create=self.user == RESERVED) as store:
             store.check_owner(self.user)
-            key = load_secret_key(self.data_path / SECRET_KEY, create=True)
+            key = secret_key(self.place)
             store.set_secret(self.user, name, key.seal(self.user, name, value))
             lost = unreadable(key, store.secrets())
         if lost:

@@ -11,7 +11,7 @@ import msgspec
 from traitlets import Unicode
 
 from cellgate.cli.actions import forms_of
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import UsageError
 from cellgate.cli.people.principals import PrincipalsApp
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class TokenApp(PrincipalsApp):
         "scope": "TokenApp.scope",
         "session": "TokenApp.session",
         "sessions": "TokenApp.sessions",
-        **BaseApp.aliases,
+        **PrincipalsApp.aliases,
     }
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 

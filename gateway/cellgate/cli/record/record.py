@@ -278,10 +278,13 @@ class RecordApp(BaseApp):
 
     def _tell_waiting(self) -> None:
         """Say how many changes of users and tokens are not in the trail yet, if there are any."""
+        from cellgate.identity.store.opening import UsersPlace  # noqa: PLC0415
         from cellgate.server.acts import waiting  # noqa: PLC0415
 
+        folder = UsersPlace(self.data_path)
+        places = [UsersPlace(self.data_path, self.record), folder] if self.record else [folder]
         try:
-            number = waiting(self._acts(), self.data_path)
+            number = waiting(self._acts(), *places)
         except CellgateError as error:
             sys.stdout.flush()
             sys.stderr.write(f"cellgate: how many acts wait is not known: {error.message}\n")

@@ -49,9 +49,10 @@ class VerifyApp(BaseApp):
         cellgate verify --record postgresql://cellgate@db.example.org/cellgate
     """
 
-    key = Unicode(help="The public key that must have signed the file; see cellgate record key.").tag(
-        config=True, metavar="KEY"
-    )
+    key = Unicode(
+        help="The public key that must have signed the file, or several, separated by commas, of which one"
+        " must have; see cellgate record key."
+    ).tag(config=True, metavar="KEY")
     record = Unicode(help="The database that the record is in; default: the data folder.").tag(
         config=True, metavar="URL"
     )
@@ -108,11 +109,14 @@ class VerifyApp(BaseApp):
                 sys.stderr.write(f"cellgate: {printed(error.message)}\n")
                 outcomes.add(UNREADABLE)
                 continue
-            if finding.valid and self.key and finding.key != self.key.strip().lower():
+            keys = [key.strip().lower() for key in self.key.split(",")] if self.key else []
+            if finding.valid and keys and finding.key not in keys:
                 signer = (
                     "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
                 )
-                finding = replace(finding, problem=f"the given key did not sign it: {signer}")
+                given = "the given key" if len(keys) == 1 else f"none of the {len(keys)} given keys"
+                signed = "did not sign it" if len(keys) == 1 else "signed it"
+                finding = replace(finding, problem=f"{given} {signed}: {signer}")
             yield finding
 
 

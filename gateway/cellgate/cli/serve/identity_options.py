@@ -50,6 +50,12 @@ class VoucherSettings:
         " again when it changes; needs its door.",
         metavar="FILE",
     )
+    cluster_key: str = option(
+        "",
+        "The file with the key that all gateways of a cluster have, 32 bytes; default: the data folder's"
+        " secrets.key.",
+        metavar="FILE",
+    )
     jupyterhub: bool = option(
         False,
         "Serve as a service of the JupyterHub that the environment describes, or as a user's server: at its "
@@ -73,7 +79,7 @@ class IdentityOptions(BaseApp):
         **aliases_of(
             "ServeApp",
             *("oidc_issuer", "oidc_audience", "oidc_jwks", "oidc_principal_claim", "oidc_role_claim"),
-            *("oidc_client_id", "librechat_key"),
+            *("oidc_client_id", "librechat_key", "cluster_key"),
         ),
         **BaseApp.aliases,
     }

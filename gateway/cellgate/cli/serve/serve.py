@@ -256,6 +256,7 @@ class ServeApp(IdentityOptions, PackageOptions):
                 oidc=self.oidc_settings(),
                 librechat_key=self.librechat_file(front.doors),
                 hub=self.hub_settings(),
+                cluster_key=absolute(self.vouchers.cluster_key) if self.vouchers.cluster_key else None,
             ),
             front=front,
             storage=read(StorageSettings, self, retention=retention),
@@ -329,7 +330,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             if read(StorageSettings, self).record not in {"", given.address}:
                 raise UsageError("--cluster has the record as well: leave --record out")
             return check_cluster(given)
-        for name in ("advertise", "lease", "beat"):
+        for name in ("advertise", "lease", "beat", "cluster_key"):
             if is_given(self, name):
                 raise UsageError(f"{self.option(name)} needs --cluster")
         return None

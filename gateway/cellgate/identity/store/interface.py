@@ -8,7 +8,7 @@ StorageError when users can't be read or changed; each instance is for one threa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,12 +56,16 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Everybody:
-    """All that a gateway knows of users. `key` opens the secrets; None without any, or if that can't be."""
+    """All that a gateway knows of users. `key` opens the secrets; None without any, or if that can't be.
+
+    `ended_sign_ins`: the digests of browsers' sign-ins, shared by several gateways, that were ended early.
+    """
 
     users: list[User] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     secrets: list[Box] = field(default_factory=list)
     key: SecretKey | None = None
+    ended_sign_ins: frozenset[bytes] = frozenset()
 
 
 class UserReader(Protocol):
@@ -137,6 +141,25 @@ class UserStore(Protocol):
 
     def remove_secret(self, user: str, name: str) -> None:
         """Remove a user's secret with all its values. Raises NotFound."""
+
+    def close(self) -> None:
+        """Close it; may be repeated."""
+
+
+class SignInLedger(Protocol):
+    """Notes what gateways must know of each other's tickets and sign-ins: digests, which are no secrets."""
+
+    def use_ticket(self, digest: bytes, until: float) -> bool:
+        """Note that a ticket was used, durably; return whether it was the first time.
+
+        `until`: when it expires, in seconds since the epoch.
+        """
+
+    def end_sign_ins(self, digests: Collection[bytes], until: float) -> None:
+        """Note, durably, that these sign-ins are over; all readers learn of it.
+
+        `until`: when the last of them would be over anyhow.
+        """
 
     def close(self) -> None:
         """Close it; may be repeated."""

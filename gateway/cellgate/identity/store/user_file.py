@@ -1,7 +1,7 @@
 """The file of users, tokens and secrets in the data folder: an SQLite database, read and changed in place.
 
-Each change is one transaction together with its act. Beside the file is the key of the secrets, which is read
-with it. ``interface`` says what all of it is for.
+Beside the file is the key of the secrets, which is read with it. ``user_database`` has the changes and the
+questions; ``interface`` says what all of it is for.
 """
 
 from __future__ import annotations
@@ -11,28 +11,17 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from cellgate.errors import Conflict, NotFound, StorageError
-from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.secrets import MOST_SECRETS, SECRET_KEY, Box, load_secret_key
-from cellgate.identity.store.interface import (
-    MOST_TOKENS,
-    RESERVED,
-    Act,
-    Everybody,
-    Token,
-    User,
-    UserReader,
-    UserStore,
-)
-from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
+from cellgate.errors import NotFound, StorageError
+from cellgate.identity.secrets import SECRET_KEY, load_secret_key
+from cellgate.identity.store.interface import Act, Everybody, UserReader
+from cellgate.identity.store.user_database import Row, UserDatabase
 from cellgate.record.store.sqlite.transactions import transaction
-from cellgate_kernels.base.errors import InvalidInput, in_brief
+from cellgate_kernels.base.errors import in_brief
 
 logger = logging.getLogger(__name__)
 
@@ -65,20 +54,14 @@ CREATE TABLE secrets (
 """From an empty file to the newest version."""
 VERSION = len(_SCRIPTS)
 
-_USERS = "SELECT name, role, disabled, created_at FROM users"
-_TOKENS = """
-SELECT id, user, digest, scopes, session, exact, created_at, expires_at, revoked_at FROM tokens
-WHERE :user IS NULL OR user = :user ORDER BY created_at, id
-"""
 
-
-class UserFile(UserStore):
+class UserFile(UserDatabase):
     """The open file. `close` it at the end."""
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float] = time.time) -> None:
         """Open it; with `create`, make it if it is missing. Raises StorageError, NotFound."""
+        super().__init__(clock)
         self.path = path
-        self._clock = clock
         if not create and not path.exists():
             raise NotFound(f"There are no users yet ({path} does not exist); cellgate user add makes one")
         with self._failures("opened"):
@@ -116,157 +99,21 @@ class UserFile(UserStore):
         with self._failures("read"):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
-    def users(self) -> list[User]:
-        with self._failures("read"):
-            return [_user(row) for row in self._db.execute(f"{_USERS} ORDER BY name")]
+    def _rows(self, statement: str, *values: object) -> list[Row]:
+        return self._db.execute(statement, values).fetchall()
 
-    def tokens(self, user: str | None = None) -> list[Token]:
-        if user is not None:
-            self.user(user)
-        with self._failures("read"):
-            return [_token(row) for row in self._db.execute(_TOKENS, {"user": user})]
+    def _write(self, statement: str, *values: object) -> int:
+        return self._db.execute(statement, values).rowcount
 
-    def user(self, name: str) -> User:
-        with self._failures("read"):
-            row = self._db.execute(f"{_USERS} WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            raise NotFound(f"There is no user {name[:40]!r}; cellgate user list shows who there is")
-        return _user(row)
-
-    def acts(self, after: int, limit: int = 1000) -> list[Act]:
-        with self._failures("read"):
-            rows = self._db.execute(
-                "SELECT seq, at, body FROM acts WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
-            )
-            return [Act(seq, at, msgspec.json.decode(body, type=dict[str, Any])) for seq, at, body in rows]
-
-    def count_acts(self, after: int) -> int:
-        with self._failures("read"):
-            return int(self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()[0])
-
-    def add_user(self, name: str, role: Role) -> User:
-        if check_name(name) == RESERVED:
-            raise InvalidInput(f"{RESERVED!r} is the name of the administrator with the gateway's own token")
-        user = User(name, role, False, self._clock())
-        with self._change("user_added", user=name, role=role):
-            if self._db.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone():
-                raise Conflict(
-                    f"There is a user {name!r} already; cellgate user role gives them another role"
-                )
-            self._db.execute("INSERT INTO users VALUES (?, ?, 0, ?)", (name, role, user.created_at))
-        return user
-
-    def set_disabled(self, name: str, *, disabled: bool) -> None:
-        with self._change("user_disabled" if disabled else "user_enabled", user=name):
-            self.user(name)
-            self._db.execute("UPDATE users SET disabled = ? WHERE name = ?", (disabled, name))
-
-    def set_role(self, name: str, role: Role) -> None:
-        with self._change("user_role_changed", user=name, role=role):
-            self.user(name)
-            self._db.execute("UPDATE users SET role = ? WHERE name = ?", (role, name))
-
-    def remove_user(self, name: str) -> None:
-        with self._change("user_removed", user=name):
-            self.user(name)
-            self._db.execute("DELETE FROM users WHERE name = ?", (name,))
-            self._db.execute("DELETE FROM secrets WHERE user = ?", (name,))
-
-    def create_token(
-        self,
-        user: str,
-        *,
-        expires_at: float | None = None,
-        scopes: frozenset[Permission] | None = None,
-        reach: Reach,
-    ) -> tuple[Token, str]:
-        name, text = new_token()
-        token = Token(name, user, digest(text), scopes, reach, self._clock(), expires_at, None)
-        limits: dict[str, Any] = {"expires_at": expires_at, "scopes": _scopes(scopes)}
-        if reach.prefix:
-            limits["session" if reach.exact else "sessions"] = reach.prefix
-        with self._change("token_created", user=user, token=name, **limits):
-            if self.user(user).disabled:
-                raise Conflict(f"User {user!r} is disabled; cellgate user enable {user} lets them in again")
-            self._forget_useless(user)
-            where, times = (reach.prefix, reach.exact), (token.created_at, expires_at)
-            row = (name, user, token.digest, _scopes(scopes), *where, *times)
-            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
-        return token, text
-
-    def _forget_useless(self, user: str) -> None:
-        """Make room for a token: revoked and expired ones go first. Raises Conflict if all are in use."""
-        (count,) = self._db.execute("SELECT count(*) FROM tokens WHERE user = ?", (user,)).fetchone()
-        if count < MOST_TOKENS:
-            return
-        gone = self._db.execute(
-            "DELETE FROM tokens WHERE user = ? AND (revoked_at IS NOT NULL OR expires_at <= ?)",
-            (user, self._clock()),
-        )
-        if not gone.rowcount:
-            raise Conflict(f"User {user!r} has {count} tokens; cellgate token revoke ID makes room")
-
-    def revoke_token(self, name: str) -> Token:
-        known = next((token for token in self.tokens() if token.id == name), None)
-        if known is None:
-            raise NotFound(f"There is no token {name[:40]!r}; cellgate token list shows the ids")
-        if known.revoked_at is None:
-            with self._change("token_revoked", user=known.user, token=name):
-                self._db.execute("UPDATE tokens SET revoked_at = ? WHERE id = ?", (self._clock(), name))
-        return known
-
-    def secrets(self, user: str | None = None) -> list[Box]:
-        if user is not None:
-            self.check_owner(user)
-        query = (
-            "SELECT user, name, box, former, set_at FROM secrets WHERE ?1 IS NULL OR user = ?1 ORDER BY 1, 2"
-        )
-        with self._failures("read"):
-            return [Box(*row) for row in self._db.execute(query, (user,))]
-
-    def set_secret(self, user: str, name: str, box: bytes) -> None:
-        with self._change("secret_set", user=user, secret=name):
-            self.check_owner(user)
-            query = "SELECT count(*) FROM secrets WHERE user = ? AND name <> ?"
-            (others,) = self._db.execute(query, (user, name)).fetchone()
-            if others >= MOST_SECRETS:
-                raise Conflict(
-                    f"User {user!r} has {others} secrets;"
-                    f" cellgate secret remove NAME --user {user} makes room"
-                )
-            self._db.execute(
-                """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
-                SET former = box, box = excluded.box, set_at = excluded.set_at""",
-                (user, name, box, self._clock()),
-            )
-
-    def remove_secret(self, user: str, name: str) -> None:
-        with self._change("secret_removed", user=user, secret=name):
-            self.check_owner(user)
-            gone = self._db.execute("DELETE FROM secrets WHERE user = ? AND name = ?", (user, name))
-            if not gone.rowcount:
-                raise NotFound(
-                    f"User {user!r} has no secret {name[:40]!r};"
-                    f" cellgate secret list --user {user} shows theirs"
-                )
-
-    def check_owner(self, name: str) -> None:
-        if name != RESERVED:
-            self.user(name)
+    def _changing(self) -> AbstractContextManager[None]:
+        return transaction(self._db)
 
     @contextmanager
-    def _change(self, act: str, **fields: Any) -> Iterator[None]:
-        with self._failures("changed"), transaction(self._db):
-            yield
-            body = msgspec.json.encode({"act": act, **fields, "by_uid": os.getuid()})
-            self._db.execute("INSERT INTO acts (at, body) VALUES (?, ?)", (self._clock(), body))
-
-    @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
+    def _failures(self, action: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{self.path} can't be {what}: {in_brief(error)}") from error
+            raise StorageError(f"{self.path} can't be {action}: {in_brief(error)}") from error
 
 
 class UserFileReader(UserReader):
@@ -336,19 +183,3 @@ class UserFileReader(UserReader):
                 # Everything but sessions with secrets goes on.
                 logger.error("%s", error.message)
         return Everybody(users, tokens, secrets, key)
-
-
-def _scopes(scopes: frozenset[Permission] | None) -> str | None:
-    return None if scopes is None else scopes_text(scopes)
-
-
-def _user(row: tuple[Any, ...]) -> User:
-    name, role, disabled, created_at = row
-    return User(name, Role(role), bool(disabled), created_at)
-
-
-def _token(row: tuple[Any, ...]) -> Token:
-    """Return a row of `_TOKENS`."""
-    name, user, value, scopes, session, exact, *times = row
-    chosen = None if scopes is None else frozenset(Permission(each) for each in scopes.split(",") if each)
-    return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *times)

@@ -293,8 +293,12 @@ class RecordStore(EventStore, Protocol):
     def follow(self, fenced: Callable[[int], None]) -> None:
         """Call `fenced` with the id of each session that another gateway turns out to have claimed."""
 
-    async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
-        """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""
+    async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
+        """Append these entries to the audit trail, all or none; durable on return. Raises StorageError.
+
+        `newest_act`: the number of the trail's newest act, as the caller knows it; 0: there is none. If it is
+        another, because another gateway was first, nothing is appended. Returns whether they were.
+        """
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
         """Remove the record of an ended session, except for a tombstone; None if there is no such session.

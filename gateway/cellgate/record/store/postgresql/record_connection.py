@@ -53,17 +53,35 @@ T = TypeVar("T")
 
 
 class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection of psycopg. `asked_at`: since when it waits for an answer, by the monotonic clock."""
+    """A connection of psycopg. `asked_at`: since when it waits for an answer, by the monotonic clock.
+
+    `patience`: the seconds after which it gives an answer up by itself; None: others call `give_up`.
+    """
 
     asked_at: float | None = None
+    patience: float | None = None
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Wait for an answer, and note since when."""
         self.asked_at = time.monotonic()
         try:
-            return super().wait(gen, *args, **kwargs)
+            answer = gen if self.patience is None else self._within(gen, self.asked_at + self.patience)
+            return super().wait(answer, *args, **kwargs)
         finally:
             self.asked_at = None
+
+    def _within(self, gen: PQGen[T], until: float) -> PQGen[T]:
+        """Wait as `gen` does, but lose the connection at `until`; psycopg looks ten times a second."""
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() >= until:
+                    self.give_up()
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
 
     def give_up(self) -> None:
         """End a wait for an answer, from another thread: the connection is lost to the one that waits."""

@@ -40,7 +40,9 @@ UNLOCK: Final = "SELECT pg_advisory_unlock_all()"
 
 LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, 2)"
 """Whoever makes the tables; until the end of the transaction."""
-HAS_TABLES: Final = "SELECT to_regclass('cellgate.about') IS NOT NULL"
+HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
+    WHERE schemaname = 'cellgate' AND tablename = 'about')"""
+"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
 VERSION: Final = "SELECT version FROM about"
 SESSION_COLUMNS: Final = (
     "id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count, "
@@ -188,6 +190,7 @@ COMMIT_BEGUN: Final = f"""WITH {_NEW_EVENTS}{_MOVED}{_BEGUN}
 
 TRAIL_HEAD: Final = "SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1"
 TRAIL_HASH: Final = "SELECT hash FROM trail WHERE seq = %s"
+NEWEST_ACT: Final = "SELECT coalesce(max(seq), 0) FROM trail WHERE type = 'act'"
 ADD_ENTRIES: Final = """INSERT INTO trail SELECT * FROM unnest(
     %(trail_seq)b::bigint[], %(trail_type)b::text[], %(trail_body)b::bytea[], %(trail_hash)b::bytea[])"""
 

@@ -370,8 +370,8 @@ class PostgresStore:
             await asyncio.sleep(RETRY_SECONDS if lost else 0)
             lost += 1
 
-    async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
-        await self._decided(self._tables.add, Adding(entries))
+    async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
+        return await self._decided(self._tables.add, Adding(entries, newest_act))
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
         if session_id in self._failures.purging:

@@ -62,12 +62,13 @@ class Batch:
 
 @dataclass(slots=True)
 class Adding:
-    """Entries for the audit trail.
+    """Entries for the audit trail. `newest_act`: as for `RecordStore.add_to_trail`.
 
     `attempts`: the numbers and hashes of the last entries of earlier attempts, whose outcome is unknown.
     """
 
     entries: Collection[NewEntry]
+    newest_act: int | None = None
     attempts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
@@ -193,12 +194,18 @@ class TableWriter:
             return result
         raise StorageError("Too many gateways write into the audit trail at the same time")
 
-    def add(self, db: Connection, adding: Adding) -> None:
-        """Add entries to the audit trail, all or none; repeated calls add them once."""
+    def add(self, db: Connection, adding: Adding) -> bool:
+        """Add entries to the audit trail, all or none; return whether. Repeated calls add them once.
 
-        def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], None]:
+        The newest act is looked up after the head: one that is added later takes the number after the head,
+        so these entries fail, and the next attempt sees it.
+        """
+
+        def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], bool]:
             if any(is_entry(db, *last) for last in adding.attempts):
-                return [], None
+                return [], True
+            if adding.newest_act not in {None, newest_act(db)}:
+                return [], False
             rows: list[TrailRow] = []
             for new in adding.entries:
                 rows.append(entry(head, new.type, new.fields))
@@ -209,10 +216,9 @@ class TableWriter:
             except errors.UniqueViolation:
                 adding.attempts.pop()
                 raise
-            return rows, None
+            return rows, True
 
-        if adding.entries:
-            self._entering(db, write)
+        return not adding.entries or self._entering(db, write)
 
     # ---- purges -------------------------------------------------------------------------------------------
 
@@ -271,6 +277,13 @@ def is_entry(db: Connection, seq: int, hashed: bytes) -> bool:
     """Return whether the audit trail's entry with this number has this hash."""
     found = db.execute(statements.TRAIL_HASH, (seq,)).fetchone()
     return found is not None and found[0] == hashed
+
+
+def newest_act(db: Connection) -> int:
+    """Return the number of the newest act in the audit trail; 0 if there is none."""
+    row = db.execute(statements.NEWEST_ACT).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def new_id(db: Connection) -> int:

@@ -391,9 +391,9 @@ class Journal:
             await self._groups.close()
             await self._files.close(clean=clean)
 
-    async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
+    async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
         self._failures.check()
-        await self._files.writer.run(trail.add, entries)
+        return await self._files.writer.run(trail.add, entries, newest_act)
 
     async def disk_bytes(self) -> int:
         path = self._files.path

@@ -39,11 +39,15 @@ def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -
     db.execute("INSERT INTO trail VALUES (?, ?, ?, ?)", (seq + 1, event_type, body, link(head, body)))
 
 
-def add(db: sqlite3.Connection, entries: Iterable[NewEntry]) -> None:
-    """Add these entries, or none of them."""
+def add(db: sqlite3.Connection, entries: Iterable[NewEntry], newest_act: int | None = None) -> bool:
+    """Add these entries, or none of them, as `RecordStore.add_to_trail`."""
     with transaction(db):
+        newest = acts(db, None, 1) if newest_act is not None else []
+        if newest_act not in {None, newest[0][0] if newest else 0}:
+            return False
         for entry in entries:
             append(db, entry.type, entry.fields)
+    return True
 
 
 def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:

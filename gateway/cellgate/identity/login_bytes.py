@@ -1,0 +1,70 @@
+"""Logins as bytes, by which one gateway tells another with the same key whose login it has let in. Pure.
+
+The bytes alone prove nothing (``text_signer``). Whether the login is still valid is asked where it is read,
+as of any other: a token may have been revoked, a user disabled.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from cellgate.identity.hub import HubLogin
+from cellgate.identity.jwt import JwtLogin
+from cellgate.identity.librechat import LibreChatLogin
+from cellgate.identity.principal import DEFAULT, Login, Permission, Principal, Reach, Role
+
+_PLAIN: Final = {kind.__name__: kind for kind in (Login, HubLogin)}
+_SIGNED: Final = {kind.__name__: kind for kind in (JwtLogin, LibreChatLogin)}
+
+
+class _Words(msgspec.Struct, frozen=True, array_like=True):
+    """A login. `kind`: its class; `key`: of a login by a signed token."""
+
+    kind: str
+    name: str
+    role: Role
+    permissions: list[Permission]
+    prefix: str
+    exact: bool
+    id: str
+    expires: float | None
+    key: str = ""
+
+
+_decoder = msgspec.msgpack.Decoder(_Words)
+
+
+def bytes_of(login: Login) -> bytes:
+    """Return a login as bytes."""
+    reach = login.reach
+    words = _Words(
+        type(login).__name__,
+        login.principal.name,
+        login.principal.role,
+        sorted(login.permissions),
+        reach.prefix,
+        reach.exact,
+        login.id,
+        login.expires,
+        login.key if isinstance(login, JwtLogin) else "",
+    )
+    return msgspec.msgpack.encode(words)
+
+
+def login_of(value: bytes) -> Login | None:
+    """Return the login of these bytes; None for those of a version that knows others."""
+    try:
+        words = _decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    principal, reach = Principal(words.name, words.role), Reach(words.prefix, exact=words.exact)
+    parts = (principal, frozenset(words.permissions), reach, words.id, words.expires)
+    if (signed := _SIGNED.get(words.kind)) is not None:
+        return signed(*parts, key=words.key)
+    if (plain := _PLAIN.get(words.kind)) is None:
+        return None
+    login = plain(*parts)
+    # The administrator is one object, not one of several that are equal.
+    return DEFAULT if login == DEFAULT else login
