@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tornado.httpclient import HTTPRequest
 
 from tests.clients.processes import COMPLETE, ENVIRONMENT, SCRIPTS
 from tests.support.browser import Browsers, opened
@@ -23,6 +25,7 @@ from tests.support.commands import cellgate, environment
 from tests.support.free_ports import free_port
 from tests.support.requirements import require
 from tests.support.server import until
+from tests.support.websockets import websocket
 
 STEWARD = "the-token-of-the-service-steward"
 PROXY = "the-token-of-the-proxy"
@@ -154,13 +157,14 @@ def running_hub(
     *words: str,
     spawns: bool = False,
     internal_ssl: bool = False,
+    traefik: bool = False,
     deploy: str = "",
     hub_ip: str = "127.0.0.1",
     **variables: str,
 ) -> Iterator[Hub]:
     """A Hub, which starts the gateway with these words as a service, unless it `spawns` one for each user.
 
-    `deploy`: the name of a folder of deploy/jupyterhub, whose configuration says how.
+    `traefik`: with that as its proxy, which it starts itself. `deploy`: the name of a folder of deploy/jupyterhub, whose configuration says how.
     """
     program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
     if not COMPLETE.exists() or not program.exists():
@@ -183,6 +187,8 @@ def running_hub(
         "deploy": str(DEPLOY / deploy / "jupyterhub_config.py") if deploy else "",
         "hub_ip": hub_ip,
         "internal_ssl": internal_ssl,
+        "traefik": traefik,
+        "lab": [str(program.with_name("jupyter-labhub"))],
     }
     proxied: list[str | Path] = [
         proxy,
@@ -192,7 +198,9 @@ def running_hub(
     config: list[str | Path] = [program, "--config", SCRIPTS / "jupyterhub_config.py"]
     log = folder / "hub.log"
     with ExitStack() as stack:
-        if not internal_ssl:
+        if traefik:
+            variables["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+        elif not internal_ssl:
             stack.enter_context(running(proxied, folder / "proxy.log", CONFIGPROXY_AUTH_TOKEN=PROXY))
             until(
                 lambda: listens(ports["proxy_api"]) and listens(ports["public"]),
@@ -332,3 +340,82 @@ def test_a_browser_signs_in_at_the_hub(tmp_path: Path) -> None:
         # A moment after the Hub was asked, the page does not go there by itself.
         pages["ada"].click("text=sign in at JupyterHub")
         pages["ada"].wait_for_url("**/hub/login**")
+
+
+async def first_event(url: str, token: str) -> dict[str, Any]:
+    """The first event of a session by its WebSocket."""
+    async with websocket(HTTPRequest(url, headers={"Authorization": f"token {token}"})) as events:
+        async with asyncio.timeout(60):
+            event = json.loads(await events.read_message() or "")
+    assert isinstance(event, dict)
+    return event
+
+
+@pytest.mark.nightly
+def test_traefik_as_the_proxy_of_a_hub(tmp_path: Path) -> None:
+    """A cell, a stream, a WebSocket, the gateway's own refusals, and a route that ends with its server."""
+    with running_hub(tmp_path, "--backend=process", spawns=True, traefik=True) as hub:
+        hub.start("ada")
+        ada, _ = hub.token("ada")
+        status, result = hub.ask("POST", "/user/ada/v1/sessions/x/execute", {"code": "6 * 7"}, token=ada)
+        assert (status, result["text"]) == (200, "42")
+        done = cellgate(
+            *("exec", "for i in range(3): print(i)", f"--url={hub.origin}/user/ada"),
+            env=environment(CELLGATE_TOKEN=ada),
+        )
+        assert (done.returncode, done.stdout) == (0, "0\n1\n2\n"), done.stderr
+        address = f"ws{hub.origin.removeprefix('http')}/user/ada/v1/sessions/x/ws?after=0"
+        assert asyncio.run(first_event(address, ada))["seq"] == 1
+        assert hub.ask("GET", "/user/ada/v1/me", token="0123456789abcdef")[0] == 401
+        hub.stop("ada")
+        until(lambda: hub.ask("GET", "/user/ada/v1/me", token=ada)[0] != 200, "the route stays", 30)
+
+
+@pytest.mark.nightly
+def test_jupyterlab_in_one_server_and_cellgate_in_another(tmp_path: Path) -> None:
+    """Each has its kernels, by one token of one user; the end of one does not touch the other."""
+    with running_hub(tmp_path, "--backend=process", spawns=True) as hub:
+        hub.start("ada")
+        hub.start("ada", "jupyterlab")
+        ada, _ = hub.token("ada")
+
+        def kernels(at: str) -> list[Any]:
+            status, found = hub.ask("GET", f"{at}/api/kernels", token=ada)
+            assert status == 200, found
+            return list(found)
+
+        status, page = hub.ask("GET", "/user/ada/jupyterlab/lab", token=ada)
+        assert (status, "JupyterLab" in page) == (200, True)
+        status, _ = hub.ask("POST", "/user/ada/jupyterlab/api/kernels", {}, token=ada)
+        assert status == 201
+        status, result = hub.ask("POST", "/user/ada/v1/sessions/x/execute", {"code": "6 * 7"}, token=ada)
+        assert (status, result["text"]) == (200, "42")
+        assert [len(kernels(at)) for at in ("/user/ada/jupyterlab", "/user/ada")] == [1, 1]
+        hub.stop("ada", "jupyterlab")
+        assert len(kernels("/user/ada")) == 1
+        hub.stop("ada")
+
+
+@pytest.mark.nightly
+def test_a_server_that_its_user_shares(tmp_path: Path) -> None:
+    """Who is given it in the Hub has sessions of their own there, until the share ends."""
+    with running_hub(tmp_path, "--backend=process", spawns=True) as hub:
+        hub.add("eve")
+        hub.start("ada")
+        eve, _ = hub.token("eve")
+        cell = ("POST", "/user/ada/v1/sessions/x/execute", {"code": "x = 6 * 7; x"})
+        assert hub.ask(*cell, token=eve)[0] == 403
+        shared = {"user": "eve", "scopes": ["access:servers!server=ada/"]}
+        status, body = hub.ask("POST", "/hub/api/shares/ada/", shared, token=STEWARD)
+        assert status == 200, body
+
+        def answer() -> tuple[int, Any]:
+            status, result = hub.ask(*cell, token=eve)
+            return status, result.get("text")
+
+        until(lambda: answer() == (200, "42"), "the share gives no access", 30)
+        status, me = hub.ask("GET", "/user/ada/v1/me", token=eve)
+        assert (me["principal"], me["role"]) == ("eve", "user")
+        status, body = hub.ask("PATCH", "/hub/api/shares/ada/", {"user": "eve"}, token=STEWARD)
+        assert status == 200, body
+        until(lambda: hub.ask(*cell, token=eve)[0] == 403, "an ended share gives access", 30)

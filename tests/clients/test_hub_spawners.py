@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
+from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -16,21 +18,22 @@ from docker.api.client import APIClient
 
 from tests.clients.processes import ENVIRONMENT, SCRIPTS
 from tests.clients.test_hub import DEPLOY, Hub, running, running_hub
+from tests.support.requirements import require
 from tests.support.server import until
 
 
-def a_day(hub: Hub) -> None:
+def a_day(hub: Hub, user: str = "ada") -> None:
     """A user's server starts, runs a cell, ends, starts again, and has kept the record."""
-    hub.start("ada")
-    token, _ = hub.token("ada")
-    cell = ("POST", "/user/ada/v1/sessions/x/execute", {"code": "x = 6 * 7; x"})
+    hub.start(user)
+    token, _ = hub.token(user)
+    cell = ("POST", f"/user/{user}/v1/sessions/x/execute", {"code": "x = 6 * 7; x"})
     status, result = hub.ask(*cell, token=token)
     assert (status, result["text"]) == (200, "42")
-    hub.stop("ada")
-    hub.start("ada")
-    status, found = hub.ask("GET", "/user/ada/v1/sessions/x/executions", token=token)
+    hub.stop(user)
+    hub.start(user)
+    status, found = hub.ask("GET", f"/user/{user}/v1/sessions/x/executions", token=token)
     assert (status, len(found["executions"])) == (200, 1)
-    hub.stop("ada")
+    hub.stop(user)
 
 
 def made_in(folder: Path) -> list[dict[str, Any]]:
@@ -108,3 +111,26 @@ def test_containers_of_docker_spawner(tmp_path: Path, docker: None) -> None:
         for volume in client.volumes(filters={"name": "cellgate-ada"})["Volumes"] or ():
             client.remove_volume(volume["Name"])
         client.close()
+
+
+@pytest.fixture
+def ada() -> Iterator[str]:
+    """A user of the system with a home."""
+    if os.geteuid() != 0:
+        require("root", "only root makes users of the system")
+    name = f"cellgate-{os.getpid()}"
+    subprocess.run(["useradd", "--create-home", name], check=True, timeout=60)
+    try:
+        yield name
+    finally:
+        subprocess.run(["userdel", "--remove", "--force", name], check=True, timeout=60, capture_output=True)
+
+
+@pytest.mark.nightly
+def test_processes_of_local_process_spawner(tmp_path: Path, ada: str) -> None:
+    """Each gateway is a process of the system's user, and so is all that it starts and keeps."""
+    tmp_path.chmod(0o755)
+    with running_hub(tmp_path, deploy="local") as hub:
+        a_day(hub, ada)
+    home = Path(pwd.getpwnam(ada).pw_dir)
+    assert (home / ".local" / "share" / "cellgate" / "record.sqlite3").owner() == ada

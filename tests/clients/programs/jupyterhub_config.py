@@ -13,6 +13,9 @@ c = get_config()  # noqa: F821 - traitlets defines it
 
 if given["deploy"]:
     load_subconfig(given["deploy"])  # noqa: F821 - traitlets defines it
+    if c.JupyterHub.spawner_class.endswith("LocalProcessSpawner"):
+        # Where Cellgate is on this machine, and what its tests need to know.
+        c.Spawner.cmd = given["command"]
 c.JupyterHub.bind_url = f"http://127.0.0.1:{given['public']}"
 c.JupyterHub.hub_bind_url = f"http://{given['hub_ip']}:{given['hub']}"
 c.JupyterHub.hub_connect_ip = given["hub_ip"]
@@ -25,6 +28,12 @@ c.ConfigurableHTTPProxy.command = [given["proxy"]]
 c.ConfigurableHTTPProxy.auth_token = given["proxy_token"]
 scheme = "https" if given["internal_ssl"] else "http"
 c.ConfigurableHTTPProxy.api_url = f"{scheme}://127.0.0.1:{given['proxy_api']}"
+if given["traefik"]:
+    c.JupyterHub.proxy_class = "traefik_file"
+    c.TraefikProxy.traefik_api_url = f"http://127.0.0.1:{given['proxy_api']}"
+    c.TraefikProxy.traefik_api_password = given["proxy_token"]
+    c.TraefikFileProviderProxy.static_config_file = f"{given['folder']}/traefik.toml"
+    c.TraefikFileProviderProxy.dynamic_config_file = f"{given['folder']}/rules.toml"
 c.JupyterHub.internal_ssl = given["internal_ssl"]
 c.JupyterHub.internal_certs_location = f"{given['folder']}/certificates"
 c.JupyterHub.authenticator_class = "dummy"
@@ -45,11 +54,24 @@ if not given["deploy"]:
     c.JupyterHub.allow_named_servers = True
     c.SimpleLocalProcessSpawner.home_dir_template = f"{given['folder']}/homes/{{username}}"
     c.Spawner.cmd = given["command"]
+
+
+async def choose(spawner):
+    """Give the server of this name JupyterLab in the place of the gateway."""
+    if spawner.name == "jupyterlab":
+        spawner.cmd, spawner.environment = given["lab"], {}
+
+
+c.Spawner.pre_spawn_hook = choose
 c.KubeSpawner.port = given["gateway"]
 c.Spawner.environment = given["environment"]
 c.Spawner.start_timeout = c.Spawner.http_timeout = 120
 c.JupyterHub.load_roles = [
-    {"name": "steward", "scopes": ["admin:users", "admin:servers", "tokens"], "services": ["steward"]},
+    {
+        "name": "steward",
+        "scopes": ["admin:users", "admin:servers", "tokens", "shares"],
+        "services": ["steward"],
+    },
     {"name": "visitors", "scopes": ["access:servers!user=ada"], "users": ["bob"]},
     {"name": "analysts", "scopes": ["access:services!service=cellgate"], "users": ["ada", "root"]},
 ]
