@@ -164,7 +164,8 @@ def running_hub(
 ) -> Iterator[Hub]:
     """A Hub, which starts the gateway with these words as a service, unless it `spawns` one for each user.
 
-    `traefik`: with that as its proxy, which it starts itself. `deploy`: the name of a folder of deploy/jupyterhub, whose configuration says how.
+    `traefik`: with that as its proxy, which it starts itself. `deploy`: the name of a folder of
+    deploy/jupyterhub, whose configuration says how.
     """
     program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
     if not COMPLETE.exists() or not program.exists():
