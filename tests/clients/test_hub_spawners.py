@@ -131,6 +131,7 @@ def test_processes_of_local_process_spawner(tmp_path: Path, ada: str) -> None:
     """Each gateway is a process of the system's user, and so is all that it starts and keeps."""
     tmp_path.chmod(0o755)
     with running_hub(tmp_path, deploy="local") as hub:
+        hub.add(ada)
         a_day(hub, ada)
     home = Path(pwd.getpwnam(ada).pw_dir)
     assert (home / ".local" / "share" / "cellgate" / "record.sqlite3").owner() == ada
