@@ -66,6 +66,10 @@ class KeyOwners(Ownership):
                 return self._owner(other, url)
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
+    async def settle(self, principal: str, key: str) -> None:
+        asked = self._membership.asked(principal=principal, key=key)
+        await self._db.repeatable(_do, statements.SETTLE, asked)
+
     def _owner(self, node: str, url: str | None) -> KeyOwner:
         return OURS if node == self.node else KeyOwner(url or UNKNOWN, node)
 

@@ -1,9 +1,10 @@
 """Every SQL statement of a cluster, by name, beside the record's in its schema. Text alone.
 
 Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
-the database's. `owners` says which node has a key (`node`; NULL: none), and which one had it last (`home`),
-where the session's files are, and both before the last claim (`former`, `former_home`). A claim of another
-node's key also raises the epoch of the session's record.
+the database's. `owners` says which node has a key (`node`; NULL: none), which one had it before the last claim
+(`former`), and where the session's files are (`home`): a claim leaves that alone, and `SETTLE` changes it once
+the claiming node has no older files. A claim of another node's key also raises the epoch of the session's
+record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ CREATE TABLE IF NOT EXISTS owners (
     node text,
     home text NOT NULL,
     former text,
-    former_home text,
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS node_keys (
@@ -93,23 +93,26 @@ CLAIM: Final = f"""WITH {_ME},
         WHERE {_OF_ONE} AND {_OTHERS}),
     mine AS (INSERT INTO owners AS o (principal, key, node, home)
         SELECT %(principal)s, %(key)s, id, id FROM me WHERE NOT EXISTS (SELECT FROM other)
-        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home,
-            former = o.node, former_home = o.home
+        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, former = o.node
             WHERE o.node IS NULL OR NOT ({_OTHERS})
-        RETURNING former, former_home),
+        RETURNING former, home),
     raised AS (UPDATE sessions SET epoch = epoch + 1
         WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
     SELECT EXISTS (SELECT FROM me), (SELECT node FROM other), (SELECT url FROM other),
-        EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT former_home FROM mine),
+        EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT home FROM mine),
         (SELECT epoch FROM raised)"""  # noqa: S608
 """Returns whether this process is its node's; the other node that has the key, if any, with its address;
-whether the key is this node's now, and who had it before.
+whether the key is this node's now, who had it before, and where its files are.
 
 The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
 """
 _MINE = """o.node = %(node)s AND EXISTS (SELECT FROM me)"""
 _OF_KEY = "o.principal = s.principal AND o.key = s.key"
+
+
+SETTLE: Final = f"""WITH {_ME} UPDATE owners AS o SET home = o.node WHERE {_OF_ONE} AND {_MINE}"""  # noqa: S608
+"""Makes this node the home of a key that it has."""
 
 
 def _release(which: str) -> str:

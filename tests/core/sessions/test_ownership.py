@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.json import decode
 
-from cellgate.errors import NotRecorded, OwnedElsewhere
+from cellgate.errors import NotRecorded, OwnedElsewhere, StorageError
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
@@ -28,10 +28,11 @@ Keys = dict[tuple[str, str], str]
 
 
 class Shared(Ownership):
-    """One gateway's view of keys that two gateways have in common."""
+    """One gateway's view of keys that two gateways have in common. `homes`: where sessions' files are."""
 
-    def __init__(self, here: str, keys: Keys) -> None:
+    def __init__(self, here: str, keys: Keys, homes: Keys | None = None) -> None:
         self.here, self.keys = here, keys
+        self.homes = {} if homes is None else homes
 
     @property
     def node(self) -> str:
@@ -43,7 +44,14 @@ class Shared(Ownership):
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
         self.keys.setdefault((principal, key), self.here)
-        return await self.find(principal, key) or OURS
+        owner = await self.find(principal, key)
+        assert owner is not None
+        moved = owner == OURS and self.homes.setdefault((principal, key), self.here) != self.here
+        return KeyOwner(moved=True) if moved else owner
+
+    async def settle(self, principal: str, key: str) -> None:
+        assert self.keys[principal, key] == self.here
+        self.homes[principal, key] = self.here
 
     def release(self, principal: str, key: str) -> None:
         if self.keys.get((principal, key)) == self.here:
@@ -134,6 +142,37 @@ async def test_a_key_is_released_when_its_session_is_over(house: House, keys: Ke
     await house.manager.get_or_create("ada", BODY)
     await house.manager.delete(*KEY)
     assert keys == {}
+
+
+async def test_old_files_are_gone_before_the_session_is_settled_here(house: House, keys: Keys) -> None:
+    """Whatever fails in between, the next opening finds that they are old."""
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("old")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    shared = Shared("here", keys, homes)
+    house.manager.keys.ownership = shared
+
+    async def fails(*_: object) -> bool:
+        raise StorageError("The database is away")
+
+    for owner, name in ((house.manager.opener.workspaces, "is_held"), (shared, "settle")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, fails)
+            with pytest.raises(StorageError):
+                await house.manager.get_or_create("ada", BODY)
+        assert (homes, keys) == ({KEY: THERE}, {})
+    await house.manager.get_or_create("ada", BODY)
+    assert (homes, keys, house.kept()) == ({KEY: "here"}, {KEY: "here"}, [])
+    assert not (house.pool.kernels[-1].folder / "a").exists()
+
+
+async def test_a_branch_of_a_key_that_was_elsewhere_settles_here(house: House, keys: Keys) -> None:
+    await house.manager.get_or_create("ada", BODY)
+    homes = {("ada", "b"): THERE}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+    await house.manager.branch("ada", "s", "b", BranchSpec())
+    assert homes["ada", "b"] == "here"
 
 
 async def test_records_and_files_of_another_gateways_session_are_not_removed(

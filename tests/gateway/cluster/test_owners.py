@@ -142,10 +142,30 @@ async def test_a_session_comes_back_with_word_that_it_was_elsewhere(members: Mem
     one.release(*KEY)
     await free(other)
     assert await other.claim(*KEY) == KeyOwner(moved=True)
+    await other.settle(*KEY)
     assert await other.claim(*KEY) == OURS
     other.release(*KEY)
     await free(one)
     assert await one.claim(*KEY) == KeyOwner(moved=True)
+
+
+async def test_a_session_has_moved_until_its_old_files_are_gone(members: Members) -> None:
+    """A claim that is repeated, or given up, says so again; one that is given up leaves its home."""
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    members.store.save_session(session_row(await members.store.begin_session(*KEY), "s", state="ended"))
+    await members.store.commit()
+    await steady(one, other)
+    silence(one)
+    await free(other)
+    for _ in range(2):
+        assert await other.claim(*KEY) == await other.claim(*KEY) == KeyOwner(moved=True)
+        other.release(*KEY)
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+    await one.settle(*KEY)
+    assert await other.claim(*KEY) == KeyOwner(moved=True), "another node had it settled"
+    await other.settle(*KEY)
+    assert await other.claim(*KEY) == OURS
 
 
 async def test_after_a_takeover_the_former_owner_records_nothing(members: Members) -> None:
