@@ -66,6 +66,11 @@ class KeyOwners(Ownership):
                 return self._owner(other, url)
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        asked = self._membership.asked(principal=principal, key=key)
+        found = await self._db.repeatable(_row, statements.HOME, asked)
+        return None if found is None else self._owner(*found)
+
     async def settle(self, principal: str, key: str) -> None:
         asked = self._membership.asked(principal=principal, key=key)
         await self._db.repeatable(_do, statements.SETTLE, asked)

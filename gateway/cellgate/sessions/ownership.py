@@ -49,10 +49,16 @@ class Ownership(Protocol):
         """The id of this gateway."""
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
-        """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
+        """Return the key's owner; None if there is none. It may have changed: only a claim decides.
+
+        The owner of a key that nobody has is the gateway with the session's files, if it opens sessions.
+        """
+
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        """Return the gateway that has the session's files; None if it is gone, or none has any."""
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
-        """Claim the key for this gateway unless another living one has it, and return the owner.
+        """Claim the key for this gateway unless another one is its owner, as for `find`; return the owner.
 
         A repeat does no harm. Claim before anything of the session's record is read: once this gateway has
         the key, no other one adds to the record. `RecordStore.claim` returns the latest claim's epoch. Each
@@ -94,6 +100,9 @@ class Alone(Ownership):
         return ""
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
+        return OURS
+
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
         return OURS
 
     async def claim(self, principal: str, key: str) -> KeyOwner:

@@ -42,6 +42,10 @@ class Shared(Ownership):
         at = self.keys.get((principal, key))
         return None if at is None else OURS if at == self.here else KeyOwner(at)
 
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        at = self.homes.get((principal, key))
+        return None if at is None else OURS if at == self.here else KeyOwner(at)
+
     async def claim(self, principal: str, key: str) -> KeyOwner:
         self.keys.setdefault((principal, key), self.here)
         owner = await self.find(principal, key)
@@ -202,6 +206,28 @@ async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: Hous
     assert await retention._look() == 1
     assert [row.key for row in await house.journal.reads.sessions()] == ["theirs"]
     assert keys == {("ada", "theirs"): THERE}
+    lane.close()
+
+
+async def test_who_has_the_files_of_an_ended_session_removes_it(house: House, keys: Keys) -> None:
+    """Nobody has the key, but another gateway has the files, even if it opens no more sessions."""
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("kept")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+    manager = house.manager
+    lane = Lane("bulk", 1)
+    clock = ProvenTime(house.workspaces)
+    retention = Retention(house.journal, manager.purger, RetentionSettings(size=0), clock, lane)
+    assert await retention._look() == 0
+    for removed in (manager.delete(*KEY), manager.purger.purge(*KEY, by="ada")):
+        with pytest.raises(OwnedElsewhere):
+            await removed
+    assert (homes, keys, len(house.kept())) == ({KEY: THERE}, {}, 1)
+    del homes[KEY]
+    assert await retention._look() == 1
+    assert house.kept() == []
     lane.close()
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cellgate.cluster.membership import Membership
+from cellgate.cluster.node_table import NodeTable
 from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
@@ -68,6 +69,15 @@ async def free(owners: KeyOwners, key: tuple[str, str] = KEY) -> None:
         return await owners.find(*key) is None
 
     await eventually(found)
+
+
+async def leave_ended(members: Members, owners: KeyOwners) -> None:
+    """Let a node's session end, whose files it keeps."""
+    assert await owners.claim(*KEY) == OURS
+    session_id = await members.store.begin_session(*KEY)
+    members.store.save_session(session_row(session_id, "s", state="ended"))
+    await members.store.commit(session_id)
+    owners.release(*KEY)
 
 
 async def steady(*nodes: KeyOwners) -> None:
@@ -135,18 +145,42 @@ async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members)
 async def test_a_session_comes_back_with_word_that_it_was_elsewhere(members: Members) -> None:
     """Its record names its home, also when nobody has it."""
     one, other = await members.join("one"), await members.join("other")
-    assert await one.claim(*KEY) == OURS
-    session_id = await members.store.begin_session(*KEY)
-    members.store.save_session(session_row(session_id, "s", state="ended"))
-    await members.store.commit(session_id)
-    one.release(*KEY)
+    await leave_ended(members, one)
+    NodeTable(members.address).drain("one")
     await free(other)
     assert await other.claim(*KEY) == KeyOwner(moved=True)
     await other.settle(*KEY)
     assert await other.claim(*KEY) == OURS
     other.release(*KEY)
+    NodeTable(members.address).drain("other")
     await free(one)
     assert await one.claim(*KEY) == KeyOwner(moved=True)
+
+
+async def test_a_free_key_is_for_the_node_that_has_the_files(members: Members) -> None:
+    """As long as it may live and opens sessions; whoever drains still has the files."""
+    one, other = await members.join("one"), await members.join("other")
+    at_home = KeyOwner("http://one:8888", "one")
+    assert await one.home(*KEY) is await other.home(*KEY) is None
+    await leave_ended(members, one)
+    await free(one)
+    assert await other.find(*KEY) == await other.claim(*KEY) == await other.home(*KEY) == at_home
+    assert await one.home(*KEY) == OURS
+    NodeTable(members.address).drain("one")
+    assert await other.find(*KEY) is None
+    assert await other.home(*KEY) == at_home
+    await one._membership.close()
+    assert await other.home(*KEY) is None
+    one = await members.join("one")
+    assert await other.find(*KEY) == at_home
+    await steady(one, other)
+    silence(one)
+    await asyncio.sleep(LEASE / 2)
+    young = await members.join("young")
+    await free(other)
+    assert await young.find(*KEY) == at_home, "the young one can't know yet that it is dead"
+    assert await other.home(*KEY) is None
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
 
 
 async def test_a_session_has_moved_until_its_old_files_are_gone(members: Members) -> None:
@@ -250,8 +284,8 @@ async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Me
     await members.store.commit()
     one.release("ada", "left")
     await one.close()
-    for key in ("ended", "never begun"):
-        assert await other.find("ada", key) is None
+    assert await other.find("ada", "ended") == KeyOwner("http://one:8888", "one"), "which has its files"
+    assert await other.find("ada", "never begun") is None
     assert (await other.claim("ada", "left")).node == "one"
     again = await members.join("one")
     assert await again.held() == [("ada", "left")]
