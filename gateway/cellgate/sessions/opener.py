@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded
+from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded, OwnedElsewhere
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_of, new_folder
@@ -230,7 +230,13 @@ class SessionOpener:
         hashes: the branch's first event names the hash that covers them all. The session is shown last: a
         branch takes no cell before it is recorded.
         """
-        owner = await self.keys.claim(owned)
+        try:
+            owner = await self.keys.claim(owned)
+        except OwnedElsewhere as error:
+            # The request is for the parent, which is here: it must not be handed on.
+            raise Conflict(
+                f"Another gateway has the session {owned[1]!r}; choose another key for the branch"
+            ) from error
         if await self._journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"

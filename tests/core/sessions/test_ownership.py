@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.json import decode
 
-from cellgate.errors import NotRecorded, OwnedElsewhere, StorageError
+from cellgate.errors import Conflict, NotRecorded, OwnedElsewhere, StorageError
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
@@ -111,7 +111,7 @@ async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: 
             await refused
         assert refusal.value.address == THERE
     await manager.get_or_create("ada", SessionBody(session="mine"))
-    with pytest.raises(OwnedElsewhere):
+    with pytest.raises(Conflict, match="Another gateway has the session 'branch'"):
         await manager.branch("ada", "mine", "branch", BranchSpec())
     await house.journal.commit()
     assert [row.key for row in await house.journal.reads.sessions()] == ["mine"]
