@@ -98,8 +98,14 @@ class Membership:
 
     # ---- in the thread ------------------------------------------------------------------------------------
 
-    def _join(self) -> None:
+    def _connect(self) -> Connection:
+        """Return a connection that gives up a server without an answer: a beat is of no use after a lease."""
         db = connect(self._address)
+        db.patience = self.settings.lease
+        return db
+
+    def _join(self) -> None:
+        db = self._connect()
         try:
             with db.transaction():
                 db.execute(LOCK_MAKING)
@@ -131,7 +137,7 @@ class Membership:
 
     def _beat(self) -> None:
         if self._db is None:
-            self._db = connect(self._address)
+            self._db = self._connect()
         load = self._load
         asked = self.asked(capacity=load.capacity, used=load.used, warm=load.warm, takeovers=self.takeovers)
         rows = self._db.execute(statements.BEAT, asked, prepare=True).fetchall()

@@ -50,8 +50,8 @@ class KeyOwners(Ownership):
         for _ in range(MOST_TRIES):
             found = await self._db.repeatable(_row, statements.CLAIM, asked)
             assert found is not None
-            known, other, url, mine, former, home, epoch = found
-            if not known:
+            heard, other, url, mine, former, home, epoch = found
+            if heard is None:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
                 if former not in {None, self.node}:
@@ -64,6 +64,10 @@ class KeyOwners(Ownership):
                 return OURS if home in {None, self.node} else KeyOwner(moved=True)
             if other is not None:
                 return self._owner(other, url)
+            if not heard:
+                raise StorageError(
+                    "This gateway gives the cluster no signs of life, so it opens no session: its log says why"
+                )
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
     async def home(self, principal: str, key: str) -> KeyOwner | None:

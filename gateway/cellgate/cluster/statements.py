@@ -49,6 +49,7 @@ ones afterwards as well, so for another node to look dead, this one must have mi
 """
 _ME = """me AS MATERIALIZED (SELECT * FROM nodes
     WHERE id = %(node)s AND incarnation = %(incarnation)s)"""
+_HEARD = f"me.beat_at > clock_timestamp() - {_LEASE}"
 _LIVES = "n.beat_at > clock_timestamp() - make_interval(secs => n.lease)"
 _GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND {_LIVES})"
 _MAY_LIVE = f"({_LIVES} OR NOT {STEADY})"
@@ -88,7 +89,7 @@ _OF_ONE = "o.principal = %(principal)s AND o.key = %(key)s"
 _OTHER = f"""CASE WHEN o.node = %(node)s THEN NULL
     WHEN o.node <> %(node)s AND NOT ({STEADY} AND {_GONE}) THEN o.node
     WHEN o.home <> %(node)s AND EXISTS (SELECT FROM nodes AS n
-        WHERE n.id = o.home AND n.state = 'up' AND {_MAY_LIVE}) THEN o.home END"""  # noqa: S608
+        WHERE n.id = o.home AND n.state = 'up' AND {_MAY_LIVE}) THEN o.home END"""
 """The other node that has a key, or that is to have it, because it has the files and opens sessions."""
 FIND: Final = f"""WITH {_ME}, found AS MATERIALIZED (SELECT
         CASE WHEN o.node = %(node)s THEN o.node ELSE {_OTHER} END AS node
@@ -104,20 +105,22 @@ CLAIM: Final = f"""WITH {_ME},
     other AS MATERIALIZED (SELECT f.node, n.url FROM found AS f LEFT JOIN nodes AS n ON n.id = f.node
         WHERE f.node IS NOT NULL),
     mine AS (INSERT INTO owners AS o (principal, key, node, home)
-        SELECT %(principal)s, %(key)s, id, id FROM me WHERE NOT EXISTS (SELECT FROM other)
+        SELECT %(principal)s, %(key)s, id, id FROM me WHERE {_HEARD} AND NOT EXISTS (SELECT FROM other)
         ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, former = o.node
             WHERE ({_OTHER}) IS NULL
         RETURNING former, home),
     raised AS (UPDATE sessions SET epoch = epoch + 1
         WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
-    SELECT EXISTS (SELECT FROM me), (SELECT node FROM other), (SELECT url FROM other),
+    SELECT (SELECT {_HEARD} FROM me), (SELECT node FROM other), (SELECT url FROM other),
         EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT home FROM mine),
         (SELECT epoch FROM raised)"""  # noqa: S608
-"""Returns whether this process is its node's; the other node that has the key or is to have it, if any, with
-its address; whether the key is this node's now, who had it before, and where its files are.
+"""Returns whether this node has beaten within its lease (NULL: the node is another process); the other node
+that has the key or is to have it, if any, with its address; whether the key is this node's now, who had it
+before, and where its files are.
 
-The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
+A node that has not beaten claims nothing, because others could take that at once. The key of another node
+that lives is not touched. If that changes just then, the row's own condition decides.
 """
 _MINE = """o.node = %(node)s AND EXISTS (SELECT FROM me)"""
 _OF_KEY = "o.principal = s.principal AND o.key = s.key"

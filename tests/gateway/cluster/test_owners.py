@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import random
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -256,6 +259,36 @@ async def test_an_outage_of_the_database_costs_nobody_a_key(
     assert sum(node._membership.takeovers for node in nodes) == 0
     others = {(node.node, key[0]) for node in nodes for key, owner in keys.items() if owner is not node}
     assert not_ours == others, "each node finds that it has its own key still"
+
+
+async def test_a_server_that_never_answers_a_beat_is_given_up(
+    members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    one = await members.join("one")
+    await eventually(lambda: bool(one._membership.nodes))
+    db = one._membership._db
+    assert db is not None
+    pid = db.info.backend_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await eventually(lambda: one._membership._db not in {None, db})
+        await eventually(lambda: "The node one beats again" in caplog.text)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "The node one can't beat" in caplog.text
+
+
+async def test_a_node_without_signs_of_life_claims_nothing(members: Members) -> None:
+    """Another one could take the session at once; where others have theirs is said as always."""
+    one, other = await members.join("one"), await members.join("other")
+    await other.claim("ada", "others")
+    silence(one)
+    await asyncio.sleep(LEASE + BEAT)
+    with pytest.raises(StorageError, match="no signs of life"):
+        await one.claim(*KEY)
+    assert await one.claim("ada", "others") == KeyOwner("http://other:8888", "other")
+    assert await other.find(*KEY) is None
 
 
 async def test_of_two_processes_with_one_name_the_elder_stops(members: Members) -> None:
