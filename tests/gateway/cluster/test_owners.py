@@ -10,13 +10,15 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
 from cellgate.cluster.node_table import NodeTable
 from cellgate.cluster.nodes import Load, NodeState, node_of
-from cellgate.cluster.owners import KeyOwners
+from cellgate.cluster.owners import LOOKS, KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
@@ -259,6 +261,36 @@ async def test_an_outage_of_the_database_costs_nobody_a_key(
     assert sum(node._membership.takeovers for node in nodes) == 0
     others = {(node.node, key[0]) for node in nodes for key, owner in keys.items() if owner is not node}
     assert not_ours == others, "each node finds that it has its own key still"
+
+
+async def test_after_a_silence_the_owners_are_looked_at_until_that_succeeds(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more: a claim of another node may be on its way at the first time."""
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    ended = list[tuple[str, str]]()
+    one.follow(lambda: [KEY], ended.append)
+    await steady(one, other)
+    beat = one._membership._beat
+    silence(one)
+    await free(other)
+    assert (await other.claim(*KEY)).moved
+    repeatable = one._db.repeatable
+    failures = 3
+
+    async def fails(query: Any, statement: str, *asked: Any) -> Any:
+        nonlocal failures
+        if statement == statements.HELD and failures:
+            failures -= 1
+            raise StorageError("PostgreSQL can't be reached")
+        return await repeatable(query, statement, *asked)
+
+    monkeypatch.setattr(one._db, "repeatable", fails)
+    one._membership._beat = beat  # type: ignore[method-assign]
+    await eventually(lambda: len(ended) == LOOKS)
+    await asyncio.sleep(3 * BEAT)
+    assert (ended, failures) == ([KEY] * LOOKS, 0)
 
 
 async def test_a_server_that_never_answers_a_beat_is_given_up(
