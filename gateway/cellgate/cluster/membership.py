@@ -43,8 +43,8 @@ class Membership:
     """A node. Open it with `open`, and `close` it once its keys are released.
 
     `measure` returns its load; it is called on the loop after each beat, for the next one. `beaten` is called
-    after each beat, with whether others may have taken sessions over since the one before. `lost` is done when the node's name is another's.
-    `hop_key`: the key with which all nodes sign what they hand on.
+    after each beat, with whether others may have taken sessions over since the one before. `lost` is done
+    when the node's name is another's. `hop_key`: the key with which all nodes sign what they hand on.
     """
 
     def __init__(self, node: str, settings: ClusterSettings, address: RecordAddress, lane: Lane) -> None:

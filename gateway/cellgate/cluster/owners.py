@@ -70,7 +70,7 @@ class KeyOwners(Ownership):
                 return self._owner(other, url)
             if not heard:
                 raise StorageError(
-                    "This gateway gives the cluster no signs of life, so it opens no session: its log says why"
+                    "This gateway gives the cluster no signs of life and opens no session: its log says why"
                 )
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
