@@ -40,7 +40,7 @@ class Pair:
         with psycopg.connect(self.database, autocommit=True) as db:
             db.execute(
                 "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes AS n LIMIT 1",
-                (Jsonb({"id": node, "url": url, "beat_at": "2100-01-01"}),),
+                (Jsonb({"id": node, "url": url, "lease": 1e9}),),
             )
         self.own(key, node)
 

@@ -49,10 +49,11 @@ ones afterwards as well, so for another node to look dead, this one must have mi
 """
 _ME = """me AS MATERIALIZED (SELECT * FROM nodes
     WHERE id = %(node)s AND incarnation = %(incarnation)s)"""
-_HEARD = f"me.beat_at > clock_timestamp() - {_LEASE}"
-_LIVES = "n.beat_at > clock_timestamp() - make_interval(secs => n.lease)"
+_HEARD = f"me.beat_at BETWEEN clock_timestamp() - {_LEASE} AND clock_timestamp() + {_LEASE}"
+_LIVES = """n.beat_at > clock_timestamp() - make_interval(secs => n.lease)
+    AND n.beat_at < clock_timestamp() + make_interval(secs => n.lease)"""
 _GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND {_LIVES})"
-_MAY_LIVE = f"({_LIVES} OR NOT {STEADY})"
+_MAY_LIVE = f"(({_LIVES}) OR NOT {STEADY})"
 
 _NODE = """id, url, state, capacity, used, warm, takeovers, lease, beat_at,
     extract(epoch FROM clock_timestamp() - beat_at)::float8"""
@@ -69,16 +70,19 @@ KEY: Final = """INSERT INTO node_keys AS k VALUES (%(purpose)s, %(key)s)
 """Returns the key that all nodes have for a purpose; the first node's is made."""
 BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
         steady_since = CASE WHEN beat_at < clock_timestamp() - {_LEASE} / 2
+            OR greatest(beat_at, steady_since) > clock_timestamp()
             THEN clock_timestamp() ELSE steady_since END,
         beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
         takeovers = %(takeovers)s
         WHERE id = %(node)s AND incarnation = %(incarnation)s RETURNING id)
     SELECT {_NODE}, EXISTS (SELECT FROM beaten) FROM nodes ORDER BY id"""  # noqa: S608
-"""Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
+"""A clock of the database that was set back counts as a silence of all nodes.
+
+Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
 LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
 DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
 REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
-        AND (state = 'down' OR NOT {_LIVES}) RETURNING id),
+        AND (state = 'down' OR NOT ({_LIVES})) RETURNING id),
     freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone))
     SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"

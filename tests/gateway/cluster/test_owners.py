@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -21,7 +22,7 @@ from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import LOOKS, KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
-from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
+from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
 from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate.sessions.ownership import OURS, KeyOwner
 from cellgate.testing.record_store import Chain, session_row
@@ -312,6 +313,23 @@ async def test_a_server_that_never_answers_a_beat_is_given_up(
     finally:
         os.kill(pid, signal.SIGCONT)
     assert "The node one can't beat" in caplog.text
+
+
+async def test_the_databases_clock_may_be_set_back(members: Members) -> None:
+    """Nodes that beat then live, the dead do not live on, and all are steady after a lease again."""
+    one, other = await members.join("one"), await members.join("other")
+    for node, key in ((one, "s"), (other, "others")):
+        await node.claim("ada", key)
+    await steady(one, other)
+    silence(one)
+    await asyncio.sleep(2 * BEAT)
+    with contextlib.closing(connect(members.address)) as db:
+        db.execute("UPDATE nodes SET beat_at = beat_at + '1 day', steady_since = steady_since + '1 day'")
+    await free(other)
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+    with pytest.raises(StorageError, match="no signs of life"):
+        await one.claim("ada", "new")
+    assert await one.claim("ada", "others") == KeyOwner("http://other:8888", "other")
 
 
 async def test_a_node_without_signs_of_life_claims_nothing(members: Members) -> None:
