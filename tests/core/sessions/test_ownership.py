@@ -171,12 +171,20 @@ async def test_old_files_are_gone_before_the_session_is_settled_here(house: Hous
     assert not (house.pool.kernels[-1].folder / "a").exists()
 
 
-async def test_a_branch_of_a_key_that_was_elsewhere_settles_here(house: House, keys: Keys) -> None:
-    await house.manager.get_or_create("ada", BODY)
+async def test_a_branch_settles_its_key_before_it_has_files(
+    house: House, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = await house.manager.get_or_create("ada", BODY)
     homes = {("ada", "b"): THERE}
     house.manager.keys.ownership = Shared("here", keys, homes)
-    await house.manager.branch("ada", "s", "b", BranchSpec())
-    assert homes["ada", "b"] == "here"
+
+    async def branch(*_: object) -> None:
+        assert homes["ada", "b"] == "here"
+        raise StorageError("The disk is full")
+
+    monkeypatch.setattr(session.slot, "branch", branch)
+    with pytest.raises(StorageError, match="The disk is full"):
+        await house.manager.branch("ada", "s", "b", BranchSpec())
 
 
 async def test_records_and_files_of_another_gateways_session_are_not_removed(
