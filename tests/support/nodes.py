@@ -40,7 +40,7 @@ class Pair:
         with psycopg.connect(self.database, autocommit=True) as db:
             db.execute(
                 "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes AS n LIMIT 1",
-                (Jsonb({"id": node, "url": url, "beat_at": "2100-01-01"}),),
+                (Jsonb({"id": node, "url": url, "lease": 1e9}),),
             )
         self.own(key, node)
 
@@ -59,6 +59,14 @@ class Pair:
         return bytes(key)
 
 
+def cluster_key(folder: Path) -> Path:
+    """Make the key that all gateways of a cluster need; return its file, in `folder`."""
+    file = folder / "cluster.key"
+    file.touch(0o600)
+    file.write_bytes(bytes(range(32)))
+    return file
+
+
 @contextmanager
 def pair_of(folder: Path, **options: object) -> Iterator[Pair]:
     """Two gateways and their database."""
@@ -66,12 +74,14 @@ def pair_of(folder: Path, **options: object) -> Iterator[Pair]:
         server = stack.enter_context(postgresql())
         database = server.database()
         ports = free_port(), free_port()
+        key = cluster_key(folder)
         one, other = (
             stack.enter_context(
                 serving(
                     folder / f"data-{port}",
                     port=port,
                     cluster=database,
+                    cluster_key=key,
                     advertise=f"http://127.0.0.1:{port}",
                     beat=0.5,
                     **options,
@@ -140,4 +150,4 @@ def read_head(connection: socket.socket) -> tuple[str, bytes]:
     return head.decode("latin-1"), rest
 
 
-__all__ = ["OWNER", "PRINCIPAL", "Owner", "Pair", "pair", "pair_of", "read_head", "until"]
+__all__ = ["OWNER", "PRINCIPAL", "Owner", "Pair", "cluster_key", "pair", "pair_of", "read_head", "until"]

@@ -42,9 +42,9 @@ END_SECONDS = 2.0
 class Membership:
     """A node. Open it with `open`, and `close` it once its keys are released.
 
-    `measure` returns its load; it is called on the loop after each beat, for the next one. `late` is called
-    when others may have taken sessions over meanwhile. `lost` is done when the node's name is another's.
-    `hop_key`: the key with which all nodes sign what they hand on.
+    `measure` returns its load; it is called on the loop after each beat, for the next one. `beaten` is called
+    after each beat, with whether others may have taken sessions over since the one before. `lost` is done
+    when the node's name is another's. `hop_key`: the key with which all nodes sign what they hand on.
     """
 
     def __init__(self, node: str, settings: ClusterSettings, address: RecordAddress, lane: Lane) -> None:
@@ -55,7 +55,7 @@ class Membership:
         self.nodes: Mapping[str, Node] = {}
         self.takeovers = 0
         self.measure: Callable[[], Load] = Load
-        self.late: Callable[[], None] = lambda: None
+        self.beaten: Callable[[bool], None] = lambda late: None
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._address = address
         self._lane = lane
@@ -98,8 +98,14 @@ class Membership:
 
     # ---- in the thread ------------------------------------------------------------------------------------
 
-    def _join(self) -> None:
+    def _connect(self) -> Connection:
+        """Return a connection that gives up a server without an answer: a beat is of no use after a lease."""
         db = connect(self._address)
+        db.patience = self.settings.lease
+        return db
+
+    def _join(self) -> None:
+        db = self._connect()
         try:
             with db.transaction():
                 db.execute(LOCK_MAKING)
@@ -131,7 +137,7 @@ class Membership:
 
     def _beat(self) -> None:
         if self._db is None:
-            self._db = connect(self._address)
+            self._db = self._connect()
         load = self._load
         asked = self.asked(capacity=load.capacity, used=load.used, warm=load.warm, takeovers=self.takeovers)
         rows = self._db.execute(statements.BEAT, asked, prepare=True).fetchall()
@@ -163,9 +169,10 @@ class Membership:
         # The rows show this node as it was before its beat.
         self.nodes = {row[0]: node_of(row, 0 if row[0] == self.node else row[9]) for row in rows}
         self._load = self.measure()
-        if silent > self.settings.lease:
+        late = silent > self.settings.lease
+        if late:
             logger.warning("The node %s was silent for %.1f s", self.node, silent)
-            self.late()
+        self.beaten(late)
 
     def _lose(self) -> None:
         self._stopping.set()

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN = "an unknown address"
 MOST_TRIES = 8
 """The most attempts at a key that others claim and free just then."""
+LOOKS = 2
+"""How often the owners are looked at after a silence: a claim may be on its way at the first time."""
 
 
 class KeyOwners(Ownership):
@@ -34,6 +36,8 @@ class KeyOwners(Ownership):
         self._tasks = Supervisor(lambda: {"node": membership.node})
         self._in_use: Callable[[], Collection[Owned]] = tuple
         self._end: Callable[[Owned], None] = lambda _: None
+        self._looks = 0
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def node(self) -> str:
@@ -50,8 +54,8 @@ class KeyOwners(Ownership):
         for _ in range(MOST_TRIES):
             found = await self._db.repeatable(_row, statements.CLAIM, asked)
             assert found is not None
-            known, other, url, mine, former, home, epoch = found
-            if not known:
+            heard, other, url, mine, former, home, epoch = found
+            if heard is None:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
                 if former not in {None, self.node}:
@@ -64,7 +68,20 @@ class KeyOwners(Ownership):
                 return OURS if home in {None, self.node} else KeyOwner(moved=True)
             if other is not None:
                 return self._owner(other, url)
+            if not heard:
+                raise StorageError(
+                    "This gateway gives the cluster no signs of life and opens no session: its log says why"
+                )
         raise StorageError("Too many gateways claim this session at the same time; try again")
+
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        asked = self._membership.asked(principal=principal, key=key)
+        found = await self._db.repeatable(_row, statements.HOME, asked)
+        return None if found is None else self._owner(*found)
+
+    async def settle(self, principal: str, key: str) -> None:
+        asked = self._membership.asked(principal=principal, key=key)
+        await self._db.repeatable(_do, statements.SETTLE, asked)
 
     def _owner(self, node: str, url: str | None) -> KeyOwner:
         return OURS if node == self.node else KeyOwner(url or UNKNOWN, node)
@@ -98,14 +115,20 @@ class KeyOwners(Ownership):
     def follow(self, in_use: Callable[[], Collection[Owned]], end: Callable[[Owned], None]) -> None:
         """Call `end` with each key `in_use` that another node has taken, after a silence of this one."""
         self._in_use, self._end = in_use, end
-        self._membership.late = self._look_soon
+        self._membership.beaten = self._look_again
 
-    def _look_soon(self) -> None:
-        self._tasks.start(self._look(), "look at the owners of sessions")
+    def _look_again(self, late: bool) -> None:
+        """Look at the owners, after a beat, until that has succeeded often enough since the last silence."""
+        if late:
+            self._looks = LOOKS
+        if self._looks and (self._looking is None or self._looking.done()):
+            name = "look at the owners of sessions"
+            self._looking = self._tasks.share(self._look(), name, errors=(StorageError,))
 
     async def _look(self) -> None:
         used = self._in_use()
         held = {*await self._db.repeatable(_keys, statements.HELD, self._membership.asked())}
+        self._looks -= 1
         for owned in used:
             if owned[0] and owned not in held:
                 self._end(owned)

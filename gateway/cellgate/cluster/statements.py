@@ -1,9 +1,10 @@
 """Every SQL statement of a cluster, by name, beside the record's in its schema. Text alone.
 
 Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
-the database's. `owners` says which node has a key (`node`; NULL: none), and which one had it last (`home`),
-where the session's files are, and both before the last claim (`former`, `former_home`). A claim of another
-node's key also raises the epoch of the session's record.
+the database's. `owners` says which node has a key (`node`; NULL: none), which one had it before the last
+claim (`former`), and where the session's files are (`home`): a claim leaves that alone, and `SETTLE` changes
+it once the claiming node has no older files. A claim of another node's key also raises the epoch of the
+session's record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ CREATE TABLE IF NOT EXISTS owners (
     node text,
     home text NOT NULL,
     former text,
-    former_home text,
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS node_keys (
@@ -49,8 +49,11 @@ ones afterwards as well, so for another node to look dead, this one must have mi
 """
 _ME = """me AS MATERIALIZED (SELECT * FROM nodes
     WHERE id = %(node)s AND incarnation = %(incarnation)s)"""
-_LIVES = "n.beat_at > clock_timestamp() - make_interval(secs => n.lease)"
+_HEARD = f"me.beat_at BETWEEN clock_timestamp() - {_LEASE} AND clock_timestamp() + {_LEASE}"
+_LIVES = """n.beat_at > clock_timestamp() - make_interval(secs => n.lease)
+    AND n.beat_at < clock_timestamp() + make_interval(secs => n.lease)"""
 _GONE = f"NOT EXISTS (SELECT FROM nodes AS n WHERE n.id = o.node AND {_LIVES})"
+_MAY_LIVE = f"(({_LIVES}) OR NOT {STEADY})"
 
 _NODE = """id, url, state, capacity, used, warm, takeovers, lease, beat_at,
     extract(epoch FROM clock_timestamp() - beat_at)::float8"""
@@ -67,49 +70,68 @@ KEY: Final = """INSERT INTO node_keys AS k VALUES (%(purpose)s, %(key)s)
 """Returns the key that all nodes have for a purpose; the first node's is made."""
 BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
         steady_since = CASE WHEN beat_at < clock_timestamp() - {_LEASE} / 2
+            OR greatest(beat_at, steady_since) > clock_timestamp()
             THEN clock_timestamp() ELSE steady_since END,
         beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
         takeovers = %(takeovers)s
         WHERE id = %(node)s AND incarnation = %(incarnation)s RETURNING id)
     SELECT {_NODE}, EXISTS (SELECT FROM beaten) FROM nodes ORDER BY id"""  # noqa: S608
-"""Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
+"""A clock of the database that was set back counts as a silence of all nodes.
+
+Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
 LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
 DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
 REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
-        AND (state = 'down' OR NOT {_LIVES}) RETURNING id),
+        AND (state = 'down' OR NOT ({_LIVES})) RETURNING id),
     freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone))
     SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
 
 # ---- owners -----------------------------------------------------------------------------------------------
 
-_OTHERS = f"o.node <> %(node)s AND NOT ({STEADY} AND {_GONE})"
 _OF_ONE = "o.principal = %(principal)s AND o.key = %(key)s"
-FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
-    WHERE {_OF_ONE} AND (o.node = %(node)s OR {_OTHERS})"""  # noqa: S608
+_OTHER = f"""CASE WHEN o.node = %(node)s THEN NULL
+    WHEN o.node <> %(node)s AND NOT ({STEADY} AND {_GONE}) THEN o.node
+    WHEN o.home <> %(node)s AND EXISTS (SELECT FROM nodes AS n
+        WHERE n.id = o.home AND n.state = 'up' AND {_MAY_LIVE}) THEN o.home END"""
+"""The other node that has a key, or that is to have it, because it has the files and opens sessions."""
+FIND: Final = f"""WITH {_ME}, found AS MATERIALIZED (SELECT
+        CASE WHEN o.node = %(node)s THEN o.node ELSE {_OTHER} END AS node
+        FROM owners AS o WHERE {_OF_ONE})
+    SELECT f.node, n.url FROM found AS f LEFT JOIN nodes AS n ON n.id = f.node
+    WHERE f.node IS NOT NULL"""  # noqa: S608
 """Returns no row for a key that this node may claim."""
+HOME: Final = f"""WITH {_ME} SELECT n.id, n.url FROM owners AS o JOIN nodes AS n ON n.id = o.home
+    WHERE {_OF_ONE} AND n.state <> 'down' AND (n.id = %(node)s OR {_MAY_LIVE})"""  # noqa: S608
+"""Returns the node that has the files of a key's session; no row if it is gone."""
 CLAIM: Final = f"""WITH {_ME},
-    other AS MATERIALIZED (SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
-        WHERE {_OF_ONE} AND {_OTHERS}),
+    found AS MATERIALIZED (SELECT {_OTHER} AS node FROM owners AS o WHERE {_OF_ONE}),
+    other AS MATERIALIZED (SELECT f.node, n.url FROM found AS f LEFT JOIN nodes AS n ON n.id = f.node
+        WHERE f.node IS NOT NULL),
     mine AS (INSERT INTO owners AS o (principal, key, node, home)
-        SELECT %(principal)s, %(key)s, id, id FROM me WHERE NOT EXISTS (SELECT FROM other)
-        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home,
-            former = o.node, former_home = o.home
-            WHERE o.node IS NULL OR NOT ({_OTHERS})
-        RETURNING former, former_home),
+        SELECT %(principal)s, %(key)s, id, id FROM me WHERE {_HEARD} AND NOT EXISTS (SELECT FROM other)
+        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, former = o.node
+            WHERE ({_OTHER}) IS NULL
+        RETURNING former, home),
     raised AS (UPDATE sessions SET epoch = epoch + 1
         WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
-    SELECT EXISTS (SELECT FROM me), (SELECT node FROM other), (SELECT url FROM other),
-        EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT former_home FROM mine),
+    SELECT (SELECT {_HEARD} FROM me), (SELECT node FROM other), (SELECT url FROM other),
+        EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT home FROM mine),
         (SELECT epoch FROM raised)"""  # noqa: S608
-"""Returns whether this process is its node's; the other node that has the key, if any, with its address;
-whether the key is this node's now, and who had it before.
+"""Returns whether this node has beaten within its lease (NULL: the node is another process); the other node
+that has the key or is to have it, if any, with its address; whether the key is this node's now, who had it
+before, and where its files are.
 
-The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
+A node that has not beaten claims nothing, because others could take that at once. The key of another node
+that lives is not touched. If that changes just then, the row's own condition decides.
 """
 _MINE = """o.node = %(node)s AND EXISTS (SELECT FROM me)"""
 _OF_KEY = "o.principal = s.principal AND o.key = s.key"
+
+
+SETTLE: Final = f"""WITH {_ME} UPDATE owners AS o SET home = o.node WHERE {_OF_ONE} AND {_MINE}"""  # noqa: S608
+"""Makes this node the home of a key that it has."""
 
 
 def _release(which: str) -> str:

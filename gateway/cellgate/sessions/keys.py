@@ -139,6 +139,13 @@ class SessionKeys:
         if not self.find(owned).open:
             check_ours(await self.ownership.find(*owned), owned[1])
 
+    async def check_home(self, owned: Owned) -> None:
+        """Check that no other gateway, even one that opens no sessions, has the files of a session that is
+        not open. Raises OwnedElsewhere, StorageError.
+        """
+        if not self.find(owned).open:
+            check_ours(await self.ownership.home(*owned), owned[1])
+
     async def claim(self, owned: Owned) -> KeyOwner:
         """Take the key for this gateway, and return the owner. Raises OwnedElsewhere, StorageError."""
         owner = await self.ownership.claim(*owned)

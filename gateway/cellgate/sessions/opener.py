@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded
+from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded, OwnedElsewhere
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_of, new_folder
@@ -152,12 +152,14 @@ class SessionOpener:
         """
         owner = await self.keys.claim(owned)
         row = await self._journal.reads.session(*owned)
+        if owner.moved:
+            if row is not None and not await self.workspaces.is_held(row):
+                # A cell would take files from before the session was elsewhere for the present ones.
+                await self.parts.workspaces.of(folder_of(row)).remove()
+            await self.keys.ownership.settle(*owned)
         left_open = row is not None and row.state != ENDED and self.keys.ownership.shared
         if row is None or not (owner.moved or left_open):
             return row
-        if owner.moved and not await self.workspaces.is_held(row):
-            # A cell would take files from before the session was elsewhere for the present ones.
-            await self.parts.workspaces.of(folder_of(row)).remove()
         # The end of its last life here may still be waiting to be written.
         await self._journal.commit()
         last = await self._journal.reads.session(*owned)
@@ -228,12 +230,20 @@ class SessionOpener:
         hashes: the branch's first event names the hash that covers them all. The session is shown last: a
         branch takes no cell before it is recorded.
         """
-        await self.keys.claim(owned)
+        try:
+            owner = await self.keys.claim(owned)
+        except OwnedElsewhere as error:
+            # The request is for the parent, which is here: it must not be handed on.
+            raise Conflict(
+                f"Another gateway has the session {owned[1]!r}; choose another key for the branch"
+            ) from error
         if await self._journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
                 " choose another key for the branch"
             )
+        if owner.moved:
+            await self.keys.ownership.settle(*owned)
         async with parent.holds.held(explored=explored):
             session = self.make(await self._branch_of(parent, owned[1], explored=explored))
             kernel = await parent.slot.branch(spec, parent.limits.resources.disk)

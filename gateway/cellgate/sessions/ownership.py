@@ -22,7 +22,7 @@ class KeyOwner:
     """A gateway that has a key, as other gateways know it.
 
     `address`: its URL for other gateways; None: it is this one. `node`: the id of another gateway. `moved`,
-    of a claim: another gateway had the key last, so files that this one has of the session are old.
+    of a claim: the session's files are another gateway's, so files that this one has of it are old.
     """
 
     address: str | None = None
@@ -49,14 +49,24 @@ class Ownership(Protocol):
         """The id of this gateway."""
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
-        """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
+        """Return the key's owner; None if there is none. It may have changed: only a claim decides.
+
+        The owner of a key that nobody has is the gateway with the session's files, if it opens sessions.
+        """
+
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        """Return the gateway that has the session's files; None if it is gone, or none has any."""
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
-        """Claim the key for this gateway unless another living one has it, and return the owner.
+        """Claim the key for this gateway unless another one is its owner, as for `find`; return the owner.
 
         A repeat does no harm. Claim before anything of the session's record is read: once this gateway has
-        the key, no other one adds to the record. `RecordStore.claim` returns the latest claim's epoch.
+        the key, no other one adds to the record. `RecordStore.claim` returns the latest claim's epoch. Each
+        claim says `moved` until the key is settled here.
         """
+
+    async def settle(self, principal: str, key: str) -> None:
+        """Note that the session's files are here from now on, because the claimed key's old ones are gone."""
 
     def release(self, principal: str, key: str) -> None:
         """Release a key without an open session here; does nothing if another gateway has it.
@@ -92,8 +102,14 @@ class Alone(Ownership):
     async def find(self, principal: str, key: str) -> KeyOwner | None:
         return OURS
 
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        return OURS
+
     async def claim(self, principal: str, key: str) -> KeyOwner:
         return OURS
+
+    async def settle(self, principal: str, key: str) -> None:
+        """Note nothing: files are nowhere else."""
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: there is no other gateway."""

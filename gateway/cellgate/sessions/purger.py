@@ -76,9 +76,11 @@ class SessionPurger:
     async def purge_ended(self, row: SessionRow, reason: str) -> bool:
         """Remove an ended session's files and record for the gateway; False: the session is live again.
 
-        Returns when its rows are removed; their bytes are erased later, together with those of others.
+        Returns when its rows are removed; their bytes are erased later, together with those of others. Raises
+        OwnedElsewhere if another gateway has the session or its files, and StorageError.
         """
         owned = (row.principal, row.key)
+        await self._keys.check_home(owned)
         if self._keys.closing or self._keys.find(owned).open:
             return False
         purged = await self._purge(owned, by="gateway", reason=reason)

@@ -421,7 +421,10 @@ class SessionRegistry:
     # Ending
 
     async def delete(self, principal: str, key: str) -> None:
-        """End the session and remove its files unless shared; the record stays. Raises NotFound."""
+        """End the session and remove its files unless shared; the record stays.
+
+        Raises NotFound, and OwnedElsewhere if another gateway has the session or its files.
+        """
         owned = (principal, check_session_key(key))
         if (opening := self.keys.find(owned).opening) is not None:
             await asyncio.wait([opening.task])
@@ -431,6 +434,7 @@ class SessionRegistry:
             await self._end(session, "deleted", keep_files=held)
         row = await self._journal.reads.session(*owned)
         if row is not None and not self.keys.find(owned).open:
+            await self.keys.check_home(owned)
             # Needed too if the session was already ending for another reason, which kept its files.
             try:
                 await self.opener.claimed(owned)

@@ -1,8 +1,9 @@
 """Removes the records of ended sessions when they are too old or take too much space.
 
 One task checks at intervals. Each removal is a purge with a tombstone, done by ``purger`` so that nobody can
-open the session at the same time. Records age by ``proven_time``, because the wall clock may be wrong for a
-minute. Without limits there is no task.
+open the session at the same time. Each gateway removes the sessions whose files it has, and those of
+gateways that are gone. Records age by ``proven_time``, because the wall clock may be wrong for a minute.
+Without limits there is no task.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Retention:
                     break
                 count += 1
             except (OwnedElsewhere, NotFound):
-                # Another gateway opens this session again just now, or was first to purge it.
+                # Another gateway has this session or its files, or was first to purge it.
                 elsewhere.add(found[0].id)
         return count
 

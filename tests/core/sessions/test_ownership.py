@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.json import decode
 
-from cellgate.errors import NotRecorded, OwnedElsewhere
+from cellgate.errors import Conflict, NotRecorded, OwnedElsewhere, StorageError
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
@@ -28,10 +28,11 @@ Keys = dict[tuple[str, str], str]
 
 
 class Shared(Ownership):
-    """One gateway's view of keys that two gateways have in common."""
+    """One gateway's view of keys that two gateways have in common. `homes`: where sessions' files are."""
 
-    def __init__(self, here: str, keys: Keys) -> None:
+    def __init__(self, here: str, keys: Keys, homes: Keys | None = None) -> None:
         self.here, self.keys = here, keys
+        self.homes = {} if homes is None else homes
 
     @property
     def node(self) -> str:
@@ -41,9 +42,20 @@ class Shared(Ownership):
         at = self.keys.get((principal, key))
         return None if at is None else OURS if at == self.here else KeyOwner(at)
 
+    async def home(self, principal: str, key: str) -> KeyOwner | None:
+        at = self.homes.get((principal, key))
+        return None if at is None else OURS if at == self.here else KeyOwner(at)
+
     async def claim(self, principal: str, key: str) -> KeyOwner:
         self.keys.setdefault((principal, key), self.here)
-        return await self.find(principal, key) or OURS
+        owner = await self.find(principal, key)
+        assert owner is not None
+        moved = owner == OURS and self.homes.setdefault((principal, key), self.here) != self.here
+        return KeyOwner(moved=True) if moved else owner
+
+    async def settle(self, principal: str, key: str) -> None:
+        assert self.keys[principal, key] == self.here
+        self.homes[principal, key] = self.here
 
     def release(self, principal: str, key: str) -> None:
         if self.keys.get((principal, key)) == self.here:
@@ -99,7 +111,7 @@ async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: 
             await refused
         assert refusal.value.address == THERE
     await manager.get_or_create("ada", SessionBody(session="mine"))
-    with pytest.raises(OwnedElsewhere):
+    with pytest.raises(Conflict, match="Another gateway has the session 'branch'"):
         await manager.branch("ada", "mine", "branch", BranchSpec())
     await house.journal.commit()
     assert [row.key for row in await house.journal.reads.sessions()] == ["mine"]
@@ -136,6 +148,45 @@ async def test_a_key_is_released_when_its_session_is_over(house: House, keys: Ke
     assert keys == {}
 
 
+async def test_old_files_are_gone_before_the_session_is_settled_here(house: House, keys: Keys) -> None:
+    """Whatever fails in between, the next opening finds that they are old."""
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("old")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    shared = Shared("here", keys, homes)
+    house.manager.keys.ownership = shared
+
+    async def fails(*_: object) -> bool:
+        raise StorageError("The database is away")
+
+    for owner, name in ((house.manager.opener.workspaces, "is_held"), (shared, "settle")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, fails)
+            with pytest.raises(StorageError):
+                await house.manager.get_or_create("ada", BODY)
+        assert (homes, keys) == ({KEY: THERE}, {})
+    await house.manager.get_or_create("ada", BODY)
+    assert (homes, keys, house.kept()) == ({KEY: "here"}, {KEY: "here"}, [])
+    assert not (house.pool.kernels[-1].folder / "a").exists()
+
+
+async def test_a_branch_settles_its_key_before_it_has_files(
+    house: House, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    homes = {("ada", "b"): THERE}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+
+    async def branch(*_: object) -> None:
+        assert homes["ada", "b"] == "here"
+        raise StorageError("The disk is full")
+
+    monkeypatch.setattr(session.slot, "branch", branch)
+    with pytest.raises(StorageError, match="The disk is full"):
+        await house.manager.branch("ada", "s", "b", BranchSpec())
+
+
 async def test_records_and_files_of_another_gateways_session_are_not_removed(
     house: House, keys: Keys
 ) -> None:
@@ -163,6 +214,28 @@ async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: Hous
     assert await retention._look() == 1
     assert [row.key for row in await house.journal.reads.sessions()] == ["theirs"]
     assert keys == {("ada", "theirs"): THERE}
+    lane.close()
+
+
+async def test_who_has_the_files_of_an_ended_session_removes_it(house: House, keys: Keys) -> None:
+    """Nobody has the key, but another gateway has the files, even if it opens no more sessions."""
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("kept")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+    manager = house.manager
+    lane = Lane("bulk", 1)
+    clock = ProvenTime(house.workspaces)
+    retention = Retention(house.journal, manager.purger, RetentionSettings(size=0), clock, lane)
+    assert await retention._look() == 0
+    for removed in (manager.delete(*KEY), manager.purger.purge(*KEY, by="ada")):
+        with pytest.raises(OwnedElsewhere):
+            await removed
+    assert (homes, keys, len(house.kept())) == ({KEY: THERE}, {}, 1)
+    del homes[KEY]
+    assert await retention._look() == 1
+    assert house.kept() == []
     lane.close()
 
 

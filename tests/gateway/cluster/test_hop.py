@@ -54,12 +54,15 @@ def test_a_session_that_nobody_has_is_made_where_it_is_asked_for(pair: Pair) -> 
     assert pair.one.get(f"/v1/sessions/{key}").headers[OWNER] == pair.node(pair.other)
 
 
-def test_a_session_that_has_ended_is_read_anywhere(pair: Pair, session: str) -> None:
+def test_a_session_that_has_ended_stays_where_its_files_are(pair: Pair, session: str) -> None:
     assert pair.other.delete(f"/v1/sessions/{session}").status == 204
-    for gateway in (pair.one, pair.other):
-        answer = gateway.get(f"/v1/sessions/{session}/executions")
-        assert answer.status == 200, answer.body
-        assert answer.headers[OWNER] == pair.node(gateway)
+    for path in ("executions", "files"):
+        for gateway in (pair.one, pair.other):
+            answer = gateway.get(f"/v1/sessions/{session}/{path}")
+            assert answer.status == 200, answer.body
+            assert answer.headers[OWNER] == pair.node(pair.one)
+    again = pair.other.post(f"/v1/sessions/{session}/execute", {"code": "1"})
+    assert (again.status, again.headers[OWNER]) == (200, pair.node(pair.one))
 
 
 def test_a_key_in_a_body_leads_to_its_gateway(pair: Pair, session: str) -> None:

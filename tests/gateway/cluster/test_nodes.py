@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import StartGateway
 from tests.support import commands
+from tests.support.nodes import cluster_key
 from tests.support.postgresql import PostgresServer
 from tests.support.server import PATIENCE, GatewayProcess, until
 
@@ -28,13 +29,14 @@ StartNode = Callable[..., GatewayProcess]
 
 
 @pytest.fixture
-def start_node(start_gateway: StartGateway, database: str) -> StartNode:
+def start_node(start_gateway: StartGateway, database: str, tmp_path: Path) -> StartNode:
     """Starts gateways of one cluster, whose names for each other are one, two and so on."""
     names = iter(("one", "two", "three"))
+    key = cluster_key(tmp_path)
 
     def start(data_dir: Path | None = None, **options: Any) -> GatewayProcess:
         advertise = options.pop("advertise", None) or url(next(names))
-        return start_gateway(data_dir, cluster=database, advertise=advertise, **options)
+        return start_gateway(data_dir, cluster=database, cluster_key=key, advertise=advertise, **options)
 
     return start
 

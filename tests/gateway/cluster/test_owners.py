@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 import random
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
+from cellgate.cluster.node_table import NodeTable
 from cellgate.cluster.nodes import Load, NodeState, node_of
-from cellgate.cluster.owners import KeyOwners
+from cellgate.cluster.owners import LOOKS, KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
-from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
+from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
 from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate.sessions.ownership import OURS, KeyOwner
 from cellgate.testing.record_store import Chain, session_row
@@ -68,6 +75,15 @@ async def free(owners: KeyOwners, key: tuple[str, str] = KEY) -> None:
         return await owners.find(*key) is None
 
     await eventually(found)
+
+
+async def leave_ended(members: Members, owners: KeyOwners) -> None:
+    """Let a node's session end, whose files it keeps."""
+    assert await owners.claim(*KEY) == OURS
+    session_id = await members.store.begin_session(*KEY)
+    members.store.save_session(session_row(session_id, "s", state="ended"))
+    await members.store.commit(session_id)
+    owners.release(*KEY)
 
 
 async def steady(*nodes: KeyOwners) -> None:
@@ -135,17 +151,61 @@ async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members)
 async def test_a_session_comes_back_with_word_that_it_was_elsewhere(members: Members) -> None:
     """Its record names its home, also when nobody has it."""
     one, other = await members.join("one"), await members.join("other")
-    assert await one.claim(*KEY) == OURS
-    session_id = await members.store.begin_session(*KEY)
-    members.store.save_session(session_row(session_id, "s", state="ended"))
-    await members.store.commit(session_id)
-    one.release(*KEY)
+    await leave_ended(members, one)
+    NodeTable(members.address).drain("one")
     await free(other)
     assert await other.claim(*KEY) == KeyOwner(moved=True)
+    await other.settle(*KEY)
     assert await other.claim(*KEY) == OURS
     other.release(*KEY)
+    NodeTable(members.address).drain("other")
     await free(one)
     assert await one.claim(*KEY) == KeyOwner(moved=True)
+
+
+async def test_a_free_key_is_for_the_node_that_has_the_files(members: Members) -> None:
+    """As long as it may live and opens sessions; whoever drains still has the files."""
+    one, other = await members.join("one"), await members.join("other")
+    at_home = KeyOwner("http://one:8888", "one")
+    assert await one.home(*KEY) is await other.home(*KEY) is None
+    await leave_ended(members, one)
+    await free(one)
+    assert await other.find(*KEY) == await other.claim(*KEY) == await other.home(*KEY) == at_home
+    assert await one.home(*KEY) == OURS
+    NodeTable(members.address).drain("one")
+    assert await other.find(*KEY) is None
+    assert await other.home(*KEY) == at_home
+    await one._membership.close()
+    assert await other.home(*KEY) is None
+    one = await members.join("one")
+    assert await other.find(*KEY) == at_home
+    await steady(one, other)
+    silence(one)
+    await asyncio.sleep(LEASE / 2)
+    young = await members.join("young")
+    await free(other)
+    assert await young.find(*KEY) == at_home, "the young one can't know yet that it is dead"
+    assert await other.home(*KEY) is None
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+
+
+async def test_a_session_has_moved_until_its_old_files_are_gone(members: Members) -> None:
+    """A claim that is repeated, or given up, says so again; one that is given up leaves its home."""
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    members.store.save_session(session_row(await members.store.begin_session(*KEY), "s", state="ended"))
+    await members.store.commit()
+    await steady(one, other)
+    silence(one)
+    await free(other)
+    for _ in range(2):
+        assert await other.claim(*KEY) == await other.claim(*KEY) == KeyOwner(moved=True)
+        other.release(*KEY)
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+    await one.settle(*KEY)
+    assert await other.claim(*KEY) == KeyOwner(moved=True), "another node had it settled"
+    await other.settle(*KEY)
+    assert await other.claim(*KEY) == OURS
 
 
 async def test_after_a_takeover_the_former_owner_records_nothing(members: Members) -> None:
@@ -204,6 +264,86 @@ async def test_an_outage_of_the_database_costs_nobody_a_key(
     assert not_ours == others, "each node finds that it has its own key still"
 
 
+async def test_after_a_silence_the_owners_are_looked_at_until_that_succeeds(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more: a claim of another node may be on its way at the first time."""
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    ended = list[tuple[str, str]]()
+    one.follow(lambda: [KEY], ended.append)
+    await steady(one, other)
+    beat = one._membership._beat
+    silence(one)
+    await free(other)
+    assert (await other.claim(*KEY)).moved
+    repeatable = one._db.repeatable
+    failures = 3
+
+    async def fails(query: Any, statement: str, *asked: Any) -> Any:
+        nonlocal failures
+        if statement == statements.HELD and failures:
+            failures -= 1
+            raise StorageError("PostgreSQL can't be reached")
+        return await repeatable(query, statement, *asked)
+
+    monkeypatch.setattr(one._db, "repeatable", fails)
+    one._membership._beat = beat  # type: ignore[method-assign]
+    await eventually(lambda: len(ended) == LOOKS)
+    await asyncio.sleep(3 * BEAT)
+    assert (ended, failures) == ([KEY] * LOOKS, 0)
+
+
+async def test_a_server_that_never_answers_a_beat_is_given_up(
+    members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    one = await members.join("one")
+    await eventually(lambda: bool(one._membership.nodes))
+    db, beat = one._membership._db, one._membership._beat
+    assert db is not None
+    silence(one)
+    await asyncio.sleep(2 * BEAT)  # so that it stops with no row locked
+    pid = db.info.backend_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        one._membership._beat = beat  # type: ignore[method-assign]
+        await eventually(lambda: one._membership._db not in {None, db})
+        await eventually(lambda: "The node one beats again" in caplog.text)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert "The node one can't beat" in caplog.text
+
+
+async def test_the_databases_clock_may_be_set_back(members: Members) -> None:
+    """Nodes that beat then live, the dead do not live on, and all are steady after a lease again."""
+    one, other = await members.join("one"), await members.join("other")
+    for node, key in ((one, "s"), (other, "others")):
+        await node.claim("ada", key)
+    await steady(one, other)
+    silence(one)
+    await asyncio.sleep(2 * BEAT)
+    with contextlib.closing(connect(members.address)) as db:
+        db.execute("UPDATE nodes SET beat_at = beat_at + '1 day', steady_since = steady_since + '1 day'")
+    await free(other)
+    assert await other.claim(*KEY) == KeyOwner(moved=True)
+    with pytest.raises(StorageError, match="no signs of life"):
+        await one.claim("ada", "new")
+    assert await one.claim("ada", "others") == KeyOwner("http://other:8888", "other")
+
+
+async def test_a_node_without_signs_of_life_claims_nothing(members: Members) -> None:
+    """Another one could take the session at once; where others have theirs is said as always."""
+    one, other = await members.join("one"), await members.join("other")
+    await other.claim("ada", "others")
+    silence(one)
+    await asyncio.sleep(LEASE + BEAT)
+    with pytest.raises(StorageError, match="no signs of life"):
+        await one.claim(*KEY)
+    assert await one.claim("ada", "others") == KeyOwner("http://other:8888", "other")
+    assert await other.find(*KEY) is None
+
+
 async def test_of_two_processes_with_one_name_the_elder_stops(members: Members) -> None:
     elder = await members.join("one")
     await elder.claim(*KEY)
@@ -230,8 +370,8 @@ async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Me
     await members.store.commit()
     one.release("ada", "left")
     await one.close()
-    for key in ("ended", "never begun"):
-        assert await other.find("ada", key) is None
+    assert await other.find("ada", "ended") == KeyOwner("http://one:8888", "one"), "which has its files"
+    assert await other.find("ada", "never begun") is None
     assert (await other.claim("ada", "left")).node == "one"
     again = await members.join("one")
     assert await again.held() == [("ada", "left")]
