@@ -6,15 +6,20 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from msgspec.json import decode
 
 from cellgate.cluster.membership import Membership
 from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
+from cellgate.record.chain import verify
+from cellgate.record.store.interface import FIRST_EPOCH
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
 from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate.sessions.ownership import OURS, KeyOwner
@@ -45,6 +50,13 @@ class Members:
         owners = KeyOwners(membership, self.address)
         self._stack.push_async_callback(owners.close)
         return owners
+
+    async def store_of(self, owners: KeyOwners) -> PostgresStore:
+        """A store of the same record that is the node's own."""
+        store = await PostgresStore.open(self.address, hold=Hold.SHARED)
+        self._stack.push_async_callback(store.close)
+        store.join(owners.node, owners._membership.incarnation)
+        return store
 
 
 def silence(owners: KeyOwners) -> None:
@@ -167,6 +179,78 @@ async def test_after_a_takeover_the_former_owner_records_nothing(members: Member
         await store.commit(chain.session_id)
     assert told == [chain.session_id]
     assert len(await store.events(chain.session_id)) == 1
+
+
+@dataclass
+class Lost:
+    """A node, `one`, whose `KEY` another node has taken over, each with a store of its own."""
+
+    one: PostgresStore
+    other: PostgresStore
+    fenced: list[int]
+
+
+@pytest.fixture
+async def lost(members: Members) -> Lost:
+    """`one` still has the key of the session "kept", too. It has noticed nothing."""
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    await one.claim("ada", "kept")
+    await steady(one, other)
+    silence(one)
+    await free(other)
+    assert (await other.claim(*KEY)).address is None
+    found = Lost(await members.store_of(one), await members.store_of(other), [])
+    found.one.follow(found.fenced.append)
+    return found
+
+
+async def begun(store: PostgresStore, key: str, **fields: Any) -> Chain:
+    """A session of a node that has its key, with one event."""
+    chain = Chain(await store.begin_session("ada", key))
+    store.save_session(session_row(chain.session_id, key, **fields))
+    store.append(chain.next())
+    await store.commit(chain.session_id)
+    return chain
+
+
+async def test_whoever_has_lost_a_key_does_not_claim_its_record(lost: Lost) -> None:
+    """However late: the owner goes on, and is not fenced."""
+    chain = await begun(lost.other, "s")
+    epoch = await lost.other.claim(chain.session_id)
+    with pytest.raises(Fenced):
+        await lost.one.claim(chain.session_id)
+    lost.other.append(chain.next(), epoch=epoch)
+    await lost.other.commit(chain.session_id, epoch=epoch)
+    assert len(await lost.other.events(chain.session_id)) == 2
+    kept = await begun(lost.one, "kept")
+    assert await lost.one.claim(kept.session_id) == FIRST_EPOCH + 1
+    assert await lost.one.claim(kept.session_id + 100) == FIRST_EPOCH, "there is no such session"
+
+
+async def test_whoever_has_lost_a_key_begins_no_record_of_it(lost: Lost) -> None:
+    """Its other sessions' rows of the same moment are written, and the owner begins the session."""
+    late, kept = [Chain(await lost.one.begin_session("ada", key)) for key in ("s", "kept")]
+    for chain, key in ((late, "s"), (kept, "kept")):
+        lost.one.save_session(session_row(chain.session_id, key))
+        lost.one.append(chain.next())
+    with pytest.raises(Fenced):
+        await lost.one.commit(late.session_id)
+    await lost.one.commit(kept.session_id)
+    assert lost.fenced == [late.session_id]
+    assert len(await lost.one.events(kept.session_id)) == 1
+    chain = await begun(lost.other, "s")
+    rows, _ = await lost.other.reads.trail(0, 10)
+    assert [decode(row.body)["session_id"] for row in rows] == [kept.session_id, chain.session_id]
+    assert verify((row.seq, row.body, row.hash) for row in rows).valid
+
+
+async def test_of_two_sessions_with_one_key_the_later_one_is_fenced(lost: Lost) -> None:
+    """As after a claim of a key that was lost and has come back."""
+    await begun(lost.one, "kept")
+    with pytest.raises(Fenced):
+        await begun(lost.one, "kept")
+    assert len(lost.fenced) == 1
 
 
 async def test_an_outage_of_the_database_costs_nobody_a_key(
