@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from cellgate.errors import NotFound, OwnedElsewhere
+from cellgate.errors import Fenced, NotFound, OwnedElsewhere
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.purger import SessionPurger
@@ -74,7 +74,7 @@ class Retention:
                 if not await self._purger.purge_ended(*found):
                     break
                 count += 1
-            except (OwnedElsewhere, NotFound):
+            except (OwnedElsewhere, Fenced, NotFound):
                 # Another gateway opens this session again just now, or was first to purge it.
                 elsewhere.add(found[0].id)
         return count

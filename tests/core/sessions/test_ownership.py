@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.json import decode
 
-from cellgate.errors import NotRecorded, OwnedElsewhere
+from cellgate.errors import Fenced, NotRecorded, OwnedElsewhere
 from cellgate.execution.request import ExecuteRequest
+from cellgate.record.store.interface import FENCED
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
 from cellgate.sessions.proven_time import ProvenTime
@@ -149,6 +150,28 @@ async def test_records_and_files_of_another_gateways_session_are_not_removed(
     assert len(house.kept()) == 1
     assert await house.journal.reads.session(*KEY) is not None
     assert keys == {KEY: THERE}
+
+
+async def test_a_purge_whose_session_another_gateway_has_taken_removes_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key was claimed; the other gateway came between that and the claim of the record."""
+
+    async def fenced(session_id: int) -> int:
+        raise Fenced(FENCED)
+
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    await session.end("idle_timeout")
+    monkeypatch.setattr(house.journal, "claim", fenced)
+    with pytest.raises(Fenced):
+        await house.manager.purger.purge(*KEY, by="ada")
+    assert await house.journal.reads.session(*KEY) is not None
+    lane = Lane("bulk", 1)
+    settings = RetentionSettings(size=0)
+    retention = Retention(house.journal, house.manager.purger, settings, ProvenTime(house.workspaces), lane)
+    assert await retention._look() == 0
+    assert await house.journal.reads.session(*KEY) is not None
+    lane.close()
 
 
 async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: House, keys: Keys) -> None:

@@ -188,6 +188,7 @@ class Lost:
     one: PostgresStore
     other: PostgresStore
     fenced: list[int]
+    taker: KeyOwners
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ async def lost(members: Members) -> Lost:
     silence(one)
     await free(other)
     assert (await other.claim(*KEY)).address is None
-    found = Lost(await members.store_of(one), await members.store_of(other), [])
+    found = Lost(await members.store_of(one), await members.store_of(other), [], other)
     found.one.follow(found.fenced.append)
     return found
 
@@ -243,6 +244,25 @@ async def test_whoever_has_lost_a_key_begins_no_record_of_it(lost: Lost) -> None
     rows, _ = await lost.other.reads.trail(0, 10)
     assert [decode(row.body)["session_id"] for row in rows] == [kept.session_id, chain.session_id]
     assert verify((row.seq, row.body, row.hash) for row in rows).valid
+
+
+async def test_whoever_has_lost_a_key_does_not_purge_its_record(lost: Lost) -> None:
+    """The claim for the purge came before the takeover; the purge itself, when the owner had gone on."""
+    chain = await begun(lost.one, "kept", state="ended")
+    epoch = await lost.one.claim(chain.session_id)
+    assert (await lost.taker.claim("ada", "kept")).moved
+    row = await lost.other.reads.session("ada", "kept")
+    with pytest.raises(Fenced, match="its record stays"):
+        await lost.one.purge(chain.session_id, by="ada", reason="requested", epoch=epoch)
+    assert await lost.other.reads.session("ada", "kept") == row
+    assert lost.one.failure_of(chain.session_id) is None
+    epoch = await lost.other.claim(chain.session_id)
+    lost.other.append(chain.next(), epoch=epoch)
+    await lost.other.commit(chain.session_id, epoch=epoch)
+    assert len(await lost.other.events(chain.session_id)) == 2
+    purged = await lost.other.purge(chain.session_id, by="ada", reason="requested", epoch=epoch)
+    assert purged is not None
+    await purged.removed
 
 
 async def test_of_two_sessions_with_one_key_the_later_one_is_fenced(lost: Lost) -> None:

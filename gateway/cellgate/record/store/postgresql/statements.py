@@ -214,10 +214,11 @@ ADD_ENTRIES: Final = """INSERT INTO trail SELECT * FROM unnest(
 
 # ---- purging ----------------------------------------------------------------------------------------------
 
-TOMBSTONE: Final = "SELECT id, principal, key, created_at, head_seq, head FROM sessions WHERE id = %s"
+TOMBSTONE: Final = """SELECT epoch, id, principal, key, created_at, head_seq, head
+    FROM sessions WHERE id = %s"""
 PURGE: Final = """WITH gone AS (
-        DELETE FROM sessions WHERE id = %(id)s AND head_seq = %(head_seq)s AND head = %(head)b
-        RETURNING id),
+        DELETE FROM sessions WHERE id = %(id)s AND epoch = %(epoch)s AND head_seq = %(head_seq)s
+            AND head = %(head)b RETURNING id),
     begun AS (INSERT INTO purges SELECT id FROM gone),
     entry AS (INSERT INTO trail SELECT %(seq)s::bigint, %(type)s, %(body)b, %(hash)b FROM gone)
     SELECT id FROM gone"""

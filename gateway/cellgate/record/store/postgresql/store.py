@@ -377,19 +377,19 @@ class PostgresStore:
     async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
         return await self._decided(self._tables.add, Adding(entries, newest_act))
 
-    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+    async def purge(self, session_id: int, *, by: str, reason: str, epoch: int = FIRST_EPOCH) -> Purge | None:
         if session_id in self._failures.purging:
             return None
         self._failures.purging.add(session_id)
         # Once the tombstone is written the purge must go on, even if the caller is cancelled.
-        purging = self._purge(session_id, by, reason)
+        purging = self._purge(session_id, by, reason, epoch)
         return await self._tasks.complete(purging, f"purge of session {session_id}")
 
-    async def _purge(self, session_id: int, by: str, reason: str) -> Purge | None:
+    async def _purge(self, session_id: int, by: str, reason: str, epoch: int) -> Purge | None:
         begun = False
         try:
             await self.commit()
-            begun = await self._decided(self._tables.begin_purge, session_id, by, reason)
+            begun = await self._decided(self._tables.begin_purge, session_id, by, reason, epoch)
         finally:
             if not begun:
                 self._failures.purging.discard(session_id)

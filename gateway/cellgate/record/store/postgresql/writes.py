@@ -43,6 +43,7 @@ KEY_TAKEN = "sessions_of_key"
 MOST_TRIES = 64
 """The most attempts at an entry of the audit trail when other gateways' entries come first."""
 NO_SESSION = "there is no such session"
+GONE_ON = "Somebody else has gone on with this session, so its record stays; try again"
 
 _REFUSED = (RefusedRows, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
 _OF_ROWS = ("21", "22", "23", "54")
@@ -262,24 +263,29 @@ class TableWriter:
 
     # ---- purges -------------------------------------------------------------------------------------------
 
-    def begin_purge(self, db: Connection, session_id: int, by: str, reason: str) -> bool:
-        """Remove the session's row and write its tombstone; return False for an unknown session."""
+    def begin_purge(self, db: Connection, session_id: int, by: str, reason: str, epoch: int) -> bool:
+        """Remove the session's row and write its tombstone; return False for an unknown session.
+
+        Raises Fenced unless the claim with this epoch is the session's last.
+        """
         found = db.execute(statements.TOMBSTONE, (session_id,)).fetchone()
         if found is None:
             return is_purged(db, session_id)
-        number, principal, key, created_at, seq, hashed = found
+        claimed, number, principal, key, created_at, seq, hashed = found
+        if claimed != epoch:
+            raise Fenced(GONE_ON)
         told = {"session_id": number, "principal": principal, "session": key, "created_at": created_at}
         told |= {"rows": seq, "head": hashed.hex(), "by": by, "reason": reason}
 
         def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], bool]:
             stone = entry(head, PURGED, told)
-            asked = {"id": session_id, "head_seq": seq, "head": hashed}
+            asked = {"id": session_id, "epoch": epoch, "head_seq": seq, "head": hashed}
             asked |= {"seq": stone.seq, "type": stone.type, "body": stone.body, "hash": stone.hash}
             gone = db.execute(statements.PURGE, asked).fetchone() is not None
             return [stone] if gone else [], gone
 
         if not self._entering(db, write) and not is_purged(db, session_id):
-            raise StorageError("Somebody else has gone on with this session; try again")
+            raise Fenced(GONE_ON)
         return True
 
 
