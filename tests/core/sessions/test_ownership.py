@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -207,6 +208,53 @@ async def test_a_fenced_session_ends_here_with_its_kernel(house: House, keys: Ke
         house.journal.check_writable(session.row.id)
     assert await house.journal.reads.session(*KEY) == before
     assert keys == {KEY: THERE, ("ada", "kept"): "here"}
+
+
+@pytest.mark.parametrize("found_by", ["its key", "its rows"])
+async def test_an_opening_whose_key_another_gateway_has_taken_is_given_up(
+    house: House, keys: Keys, found_by: str
+) -> None:
+    """Its requests are told to ask again; no kernel is left, and nothing is recorded."""
+    fences = Fences(
+        house.journal, house.manager.keys, lambda each: house.manager.end_later(each, FENCE, keep_files=True)
+    )
+    house.pool.gate.clear()
+    asked = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
+    await house.pool.asked.wait()
+    assert fences._recorded() == [KEY]
+    keys[KEY] = THERE
+    made = house.manager.keys.find(KEY).made
+    assert made is not None
+    if found_by == "its key":
+        fences._end_by_key(KEY)
+    else:
+        fences._end_by_id(made.row.id)
+    with pytest.raises(Fenced):
+        await asked
+    house.pool.gate.set()
+    assert (house.manager.get(*KEY), house.pool.kernels, keys) == (None, [], {KEY: THERE})
+    assert house.manager.counts()["starting"] == 0
+    with pytest.raises(NotRecorded):
+        house.journal.check_writable(made.row.id)
+    assert await house.journal.reads.sessions() == []
+
+
+async def test_an_opening_that_has_not_claimed_its_key_yet_has_not_lost_it(house: House, keys: Keys) -> None:
+    class Slow(Shared):
+        async def claim(self, principal: str, key: str) -> KeyOwner:
+            claiming.set()
+            await answer.wait()
+            return await super().claim(principal, key)
+
+    claiming, answer = asyncio.Event(), asyncio.Event()
+    house.manager.keys.ownership = Slow("here", keys)
+    fences = Fences(house.journal, house.manager.keys, lambda _: None)
+    asked = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
+    await claiming.wait()
+    assert fences._recorded() == []
+    answer.set()
+    await asked
+    assert fences._recorded() == [KEY]
 
 
 async def test_what_a_lost_gateway_left_open_ends_before_the_session_goes_on(
