@@ -2,8 +2,9 @@
 
 Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
 the database's. `owners` says which node has a key (`node`; NULL: none), and which one had it last (`home`),
-where the session's files are, and both before the last claim (`former`, `former_home`). A claim of another
-node's key also raises the epoch of the session's record.
+where the session's files are, and both before the last claim (`former`, `former_home`). `claims` counts the
+claims of a key: a release names the one that it ends, so one that comes late ends no later one. A claim of
+another node's key also raises the epoch of the session's record.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ CREATE TABLE IF NOT EXISTS owners (
     home text NOT NULL,
     former text,
     former_home text,
+    claims bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
+ALTER TABLE owners ADD COLUMN IF NOT EXISTS claims bigint NOT NULL DEFAULT 0;
 CREATE TABLE IF NOT EXISTS node_keys (
     purpose text PRIMARY KEY,
     key bytea NOT NULL
@@ -91,20 +94,20 @@ FIND: Final = f"""WITH {_ME} SELECT o.node, n.url FROM owners AS o LEFT JOIN nod
 CLAIM: Final = f"""WITH {_ME},
     other AS MATERIALIZED (SELECT o.node, n.url FROM owners AS o LEFT JOIN nodes AS n ON n.id = o.node
         WHERE {_OF_ONE} AND {_OTHERS}),
-    mine AS (INSERT INTO owners AS o (principal, key, node, home)
-        SELECT %(principal)s, %(key)s, id, id FROM me WHERE NOT EXISTS (SELECT FROM other)
+    mine AS (INSERT INTO owners AS o (principal, key, node, home, claims)
+        SELECT %(principal)s, %(key)s, id, id, 1 FROM me WHERE NOT EXISTS (SELECT FROM other)
         ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, home = excluded.home,
-            former = o.node, former_home = o.home
+            former = o.node, former_home = o.home, claims = o.claims + 1
             WHERE o.node IS NULL OR NOT ({_OTHERS})
-        RETURNING former, former_home),
+        RETURNING former, former_home, claims),
     raised AS (UPDATE sessions SET epoch = epoch + 1
         WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
     SELECT EXISTS (SELECT FROM me), (SELECT node FROM other), (SELECT url FROM other),
         EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT former_home FROM mine),
-        (SELECT epoch FROM raised)"""  # noqa: S608
+        (SELECT epoch FROM raised), (SELECT claims FROM mine)"""  # noqa: S608
 """Returns whether this process is its node's; the other node that has the key, if any, with its address;
-whether the key is this node's now, and who had it before.
+whether the key is this node's now, and who had it before; the epoch, and the number of the claim.
 
 The key of another node that lives is not touched. If that changes just then, the row's own condition decides.
 """
@@ -128,5 +131,5 @@ def _release(which: str) -> str:
 
 RELEASE_ENDED: Final = _release("TRUE")
 """Frees all keys of a node whose session has ended, or never began."""
-RELEASE: Final = _release(_OF_ONE)
+RELEASE: Final = _release(f"{_OF_ONE} AND o.claims = coalesce(%(claims)s::bigint, o.claims)")
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 from msgspec.json import decode
 
+from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
 from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import KeyOwners
@@ -127,6 +129,35 @@ async def test_a_claim_after_a_release_of_this_node_comes_after_it(members: Memb
         one.release(*KEY)
         assert await one.claim(*KEY) == OURS
         assert await one.find(*KEY) == OURS
+
+
+async def test_a_release_that_comes_late_frees_no_later_claim(
+    members: Members, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a connection that was given up, when the server does what it had been sent after all."""
+    one = await members.join("one")
+    late: list[Any] = []
+    execute = psycopg.Connection.execute
+
+    def delayed(db: psycopg.Connection[Any], query: Any, *asked: Any, **options: Any) -> Any:
+        if query != statements.RELEASE:
+            return execute(db, query, *asked, **options)
+        late.append(asked)
+        return execute(db, "SELECT 1")
+
+    monkeypatch.setattr(psycopg.Connection, "execute", delayed)
+    assert await one.claim(*KEY) == OURS
+    one.release(*KEY)
+    assert await one.claim(*KEY) == OURS
+    assert len(late) == 1
+    one.release(*KEY)
+    await eventually(lambda: len(late) == 2)
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("SET search_path = cellgate")
+        execute(db, statements.RELEASE, *late[0])
+        assert await one.find(*KEY) == OURS
+        execute(db, statements.RELEASE, *late[1])
+    assert await one.find(*KEY) is None
 
 
 async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members) -> None:
