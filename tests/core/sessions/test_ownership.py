@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.json import decode
@@ -12,15 +13,18 @@ from msgspec.json import decode
 from cellgate.errors import Fenced, NotRecorded, OwnedElsewhere
 from cellgate.execution.request import ExecuteRequest
 from cellgate.record.store.interface import FENCED
+from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.settings import RetentionSettings
+from cellgate.testing.record_store import session_row
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.core.fakes import House
 
 THERE = "http://other:8888"
@@ -173,6 +177,21 @@ async def test_a_purge_whose_session_another_gateway_has_taken_removes_nothing(
     assert await retention._look() == 0
     assert await house.journal.reads.session(*KEY) is not None
     lane.close()
+
+
+async def test_a_gateway_starts_without_what_another_one_takes_over_just_then(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fenced(session_id: int) -> int:
+        raise Fenced(FENCED)
+
+    row = session_row(await house.journal.begin_session(*KEY), "s")
+    house.journal.save_session(row)
+    await house.journal.commit()
+    monkeypatch.setattr(house.journal, "claim", fenced)
+    launcher = cast(KernelLauncher, None)  # no kernel is left
+    assert await Recovery(house.journal, launcher, {}, house.manager.opener).recover() == (0, 0)
+    assert await house.journal.reads.session(*KEY) == row
 
 
 async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: House, keys: Keys) -> None:
