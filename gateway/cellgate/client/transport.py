@@ -331,7 +331,11 @@ class Server:
         return await self._ask(stack, *request)
 
     def _origin_at(self, address: str) -> httpcore2.Origin | None:
-        """Return another gateway's origin; None if it is this one's, or of another scheme."""
+        """Return another gateway's origin; None if it is this one's, or may be somebody else's.
+
+        In a private network of the cluster's an address may be anybody's in ours. Over https only the gateway
+        gets the token, as its certificate is checked; otherwise only the given host does.
+        """
         try:
             parts = urlsplit(address)
             host, port = (parts.hostname or "").encode("ascii"), parts.port
@@ -340,8 +344,9 @@ class Server:
         origin = httpcore2.Origin(
             parts.scheme.encode(), host, port or (443 if parts.scheme == "https" else 80)
         )
+        is_safe = origin.scheme == b"https" or origin.host == self._origin.host
         is_other = origin.scheme == self._origin.scheme and origin != self._origin
-        return origin if host and is_other else None
+        return origin if host and is_other and is_safe else None
 
     async def _ask(
         self,

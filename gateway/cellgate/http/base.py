@@ -92,7 +92,8 @@ class BaseHandler(HandedOnHandler):
         hop = self.services.front.hop
         if hop is None:
             return None
-        elsewhere = hop.look(self)
+        # A method that the resource does not have is refused here: nothing would pass the body on.
+        elsewhere = hop.look(self) if needs_of(self, self.request.method or "") is not None else None
         if elsewhere is None:
             self.note_access()
         return elsewhere

@@ -340,3 +340,14 @@ def test_a_host_that_only_the_other_gateway_has_is_believed_by_a_good_signature(
     assert pair.one.get(path, headers=named).status == 403
     assert pair.one.get(path, headers=named | {"Cellgate-Hop": good}).status == 200
     assert pair.one.get(path, headers=named | {"Cellgate-Hop": good[:-1]}).status == 403
+
+
+def test_a_method_that_there_is_not_is_refused_at_once(pair: Pair) -> None:
+    """Not by the owner: nothing of the request is passed on."""
+    key = f"no-method-{uuid.uuid4().hex[:8]}"
+    pair.one.execute(key, "1")
+    for method in ("PUT", "HEAD"):
+        body = b"{}" if method == "PUT" else None
+        answer = pair.other.request(method, f"/v1/sessions/{key}/interrupt", body)
+        assert (answer.status, answer.headers[OWNER]) == (405, pair.node(pair.other))
+    assert pair.other.get(f"/v1/sessions/{key}").headers[OWNER] == pair.node(pair.one)

@@ -33,8 +33,8 @@ OWNER_NAMED: Final = "The gateway that has the session"
 EVICTED_SECONDS: Final = 1.0
 """Seconds in which the owner closes a WebSocket, whose login has ended, in its own protocol."""
 
-CLIENT_SILENCE: Final = 180
-"""Seconds after which a client that acknowledges nothing is gone, as at the owner itself."""
+CLIENT_SILENCE: Final = 600
+"""Seconds after which a client that acknowledges nothing is gone, or one that takes nothing for so long."""
 
 
 class HoppingHandler(RelayedHandler, Protocol):
@@ -126,7 +126,7 @@ class Hop:
 
 def _joined(client: IOStream) -> None:
     """Prepare a client's connection that has become a WebSocket."""
-    if not isinstance(client, ClientStream):
+    if not isinstance(client, ClientStream) or client.closed():
         return
     # The owner sees our system acknowledge its pings, so we look at the client's.
     client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_SILENCE * 1000)

@@ -25,8 +25,8 @@ MOST_KEPT: Final = 32
 """Connections to one gateway that wait for a request at most."""
 WAITING_SECONDS: Final = 30.0
 """Seconds that one waits at most: gateways close theirs after a longer time, by default."""
-SILENCE: Final = 30
-"""Seconds after which a machine that acknowledges nothing is gone."""
+SILENCE: Final = 300
+"""Seconds after which a machine that acknowledges nothing is gone, or one that takes nothing for so long."""
 PIECES_A_TURN: Final = 64
 """Pieces of one answer that are handled in one turn of the loop."""
 _PROBES: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
@@ -40,10 +40,15 @@ class PeerConnection:
         self.places = Places(PIECES_A_TURN)
         self._reader, self._writer = reader, writer
 
-    @property
-    def at_end(self) -> bool:
-        """Whether the other side has closed the connection."""
-        return self._reader.at_eof()
+    async def is_silent(self) -> bool:
+        """Return whether the other side has neither closed the connection nor sent anything."""
+        with suppress(OSError):
+            try:
+                async with asyncio.timeout(0):
+                    await self._reader.read(1)
+            except TimeoutError:
+                return True
+        return False
 
     async def read(self) -> bytes:
         """Read the next bytes; empty at the end. Raises OSError."""
@@ -75,8 +80,10 @@ class Peers:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-                if task.cancelled() and not connection.at_end:
+                # What came in the turn of the loop in which the task was cancelled has not been read.
+                if task.cancelled() and await connection.is_silent():
                     return connection
+                connection.close()
         parts = urlsplit(address)
         if parts.hostname is None:
             raise OwnerUnreachable("The gateway that has the session says no address; try again")

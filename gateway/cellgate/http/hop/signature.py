@@ -66,7 +66,10 @@ class HopSigner:
         _, seconds, address, scheme = told.split(" ")
         if abs(self._clock() - int(seconds)) > GOOD_SECONDS or scheme not in _SCHEMES:
             return None
-        return Forwarded(str(ipaddress.ip_address(address)), scheme)
+        try:
+            return Forwarded(str(ipaddress.ip_address(address)), scheme)
+        except ValueError:  # the other gateway did not know it either
+            return None
 
     def _digest(self, told: str, to: str, method: str, target: str) -> str:
         message = "\n".join((told, to, method, target))
