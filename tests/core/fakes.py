@@ -19,7 +19,7 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.store.interface import Purge
+from cellgate.record.store.interface import FIRST_EPOCH, Purge
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import SessionRegistry
@@ -269,9 +269,9 @@ class FaultyJournal(Journal):
         self.faults.meet("commit")
         await super().commit(session_id, epoch=epoch)
 
-    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+    async def purge(self, session_id: int, *, by: str, reason: str, epoch: int = FIRST_EPOCH) -> Purge | None:
         self.faults.meet("purge")
-        return await super().purge(session_id, by=by, reason=reason)
+        return await super().purge(session_id, by=by, reason=reason, epoch=epoch)
 
 
 class House:

@@ -38,6 +38,8 @@ class KeyOwners(Ownership):
         self._end: Callable[[Owned], None] = lambda _: None
         self._looks = 0
         self._looking: asyncio.Task[None] | None = None
+        # The numbers of the last claims, for the connection's thread alone.
+        self._claims: dict[Owned, int] = {}
 
     @property
     def node(self) -> str:
@@ -52,9 +54,8 @@ class KeyOwners(Ownership):
     async def claim(self, principal: str, key: str) -> KeyOwner:
         asked = self._membership.asked(principal=principal, key=key)
         for _ in range(MOST_TRIES):
-            found = await self._db.repeatable(_row, statements.CLAIM, asked)
-            assert found is not None
-            heard, other, url, mine, former, home, epoch = found
+            found = await self._db.repeatable(self._claim, (principal, key), asked)
+            heard, other, url, mine, former, home, epoch, _ = found
             if heard is None:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
@@ -91,10 +92,22 @@ class KeyOwners(Ownership):
             asked = self._membership.asked(principal=principal, key=key)
             try:
                 # Given to the thread now: a claim that follows must come after it.
-                freed = self._db.run(_do, statements.RELEASE, asked)
+                freed = self._db.run(self._release, (principal, key), asked)
             except StorageError:
                 return  # the connection is closed, and has freed all keys before
             self._tasks.share(_end_of(freed), f"release {key}", errors=(StorageError,), session=key)
+
+    def _claim(self, db: Connection, owned: Owned, asked: dict[str, object]) -> tuple[Any, ...]:
+        self._claims.pop(owned, None)
+        found = _row(db, statements.CLAIM, asked)
+        assert found is not None
+        if found[-1] is not None:
+            self._claims[owned] = found[-1]
+        return found
+
+    def _release(self, db: Connection, owned: Owned, asked: dict[str, object]) -> None:
+        # Unknown of a key that a former process of this node has claimed: then any claim of the node ends.
+        _do(db, statements.RELEASE, {**asked, "claims": self._claims.pop(owned, None)})
 
     def address_of(self, node: str) -> str | None:
         found = [each for each in self._membership.nodes.values() if each.id.startswith(node)]

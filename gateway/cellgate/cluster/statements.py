@@ -3,8 +3,9 @@
 Each is one statement outside of any transaction block: whoever pauses in between holds nothing. All times are
 the database's. `owners` says which node has a key (`node`; NULL: none), which one had it before the last
 claim (`former`), and where the session's files are (`home`): a claim leaves that alone, and `SETTLE` changes
-it once the claiming node has no older files. A claim of another node's key also raises the epoch of the
-session's record.
+it once the claiming node has no older files. `claims` counts the claims of a key: a release names the one
+that it ends, so one that comes late ends no later one. A claim of another node's key also raises the epoch of
+the session's record.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ CREATE TABLE IF NOT EXISTS owners (
     node text,
     home text NOT NULL,
     former text,
+    claims bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
+ALTER TABLE owners ADD COLUMN IF NOT EXISTS claims bigint NOT NULL DEFAULT 0;
 CREATE TABLE IF NOT EXISTS node_keys (
     purpose text PRIMARY KEY,
     key bytea NOT NULL
@@ -108,20 +111,21 @@ CLAIM: Final = f"""WITH {_ME},
     found AS MATERIALIZED (SELECT {_OTHER} AS node FROM owners AS o WHERE {_OF_ONE}),
     other AS MATERIALIZED (SELECT f.node, n.url FROM found AS f LEFT JOIN nodes AS n ON n.id = f.node
         WHERE f.node IS NOT NULL),
-    mine AS (INSERT INTO owners AS o (principal, key, node, home)
-        SELECT %(principal)s, %(key)s, id, id FROM me WHERE {_HEARD} AND NOT EXISTS (SELECT FROM other)
-        ON CONFLICT (principal, key) DO UPDATE SET node = excluded.node, former = o.node
+    mine AS (INSERT INTO owners AS o (principal, key, node, home, claims)
+        SELECT %(principal)s, %(key)s, id, id, 1 FROM me WHERE {_HEARD} AND NOT EXISTS (SELECT FROM other)
+        ON CONFLICT (principal, key) DO UPDATE
+            SET node = excluded.node, former = o.node, claims = o.claims + 1
             WHERE ({_OTHER}) IS NULL
-        RETURNING former, home),
+        RETURNING former, home, claims),
     raised AS (UPDATE sessions SET epoch = epoch + 1
         WHERE principal = %(principal)s AND key = %(key)s AND (SELECT former FROM mine) <> %(node)s
         RETURNING epoch)
     SELECT (SELECT {_HEARD} FROM me), (SELECT node FROM other), (SELECT url FROM other),
         EXISTS (SELECT FROM mine), (SELECT former FROM mine), (SELECT home FROM mine),
-        (SELECT epoch FROM raised)"""  # noqa: S608
+        (SELECT epoch FROM raised), (SELECT claims FROM mine)"""  # noqa: S608
 """Returns whether this node has beaten within its lease (NULL: the node is another process); the other node
 that has the key or is to have it, if any, with its address; whether the key is this node's now, who had it
-before, and where its files are.
+before, and where its files are; the epoch, and the number of the claim.
 
 A node that has not beaten claims nothing, because others could take that at once. The key of another node
 that lives is not touched. If that changes just then, the row's own condition decides.
@@ -150,5 +154,5 @@ def _release(which: str) -> str:
 
 RELEASE_ENDED: Final = _release("TRUE")
 """Frees all keys of a node whose session has ended, or never began."""
-RELEASE: Final = _release(_OF_ONE)
+RELEASE: Final = _release(f"{_OF_ONE} AND o.claims = coalesce(%(claims)s::bigint, o.claims)")
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"

@@ -24,6 +24,7 @@ from cellgate_kernels.base.threads import ThreadLanes
 if TYPE_CHECKING:
     from cellgate.cluster.settings import ClusterSettings
     from cellgate.record.store.postgresql.record_connection import RecordAddress
+    from cellgate.record.store.postgresql.store import PostgresStore
 
 
 async def open_storage(settings: GatewaySettings, lanes: ThreadLanes, stack: AsyncExitStack) -> Storage:
@@ -34,16 +35,21 @@ async def open_storage(settings: GatewaySettings, lanes: ThreadLanes, stack: Asy
     except OSError as error:
         raise StorageError(f"Can't make the data folder {data}: {in_brief(error)}") from error
     journal: RecordStore
+    cluster = None
     if settings.cluster is not None or storage.record:
-        journal = await _open_database(settings, lanes, stack)
+        journal = database = await _open_database(settings, lanes, stack)
+        stack.push_async_callback(database.close)
+        if settings.cluster is not None:
+            cluster = await _join(settings, settings.cluster, database, lanes, stack)
     else:
         journal = await Journal.open(data / RECORD, sync=storage.journal_sync, reserve=storage.reserve)
-    stack.push_async_callback(journal.close)
-    cluster = None if settings.cluster is None else await _join(settings, settings.cluster, lanes, stack)
+        stack.push_async_callback(journal.close)
     return Storage(journal, TrailWriter(journal), lanes, cluster)
 
 
-async def _open_database(settings: GatewaySettings, lanes: ThreadLanes, stack: AsyncExitStack) -> RecordStore:
+async def _open_database(
+    settings: GatewaySettings, lanes: ThreadLanes, stack: AsyncExitStack
+) -> PostgresStore:
     """Open the record in PostgreSQL, for a gateway that has its data folder to itself."""
     cluster = settings.cluster
     address = record_address(settings.storage.record) if cluster is None else _cluster_address(cluster)
@@ -62,7 +68,11 @@ async def _open_database(settings: GatewaySettings, lanes: ThreadLanes, stack: A
 
 
 async def _join(
-    settings: GatewaySettings, cluster: ClusterSettings, lanes: ThreadLanes, stack: AsyncExitStack
+    settings: GatewaySettings,
+    cluster: ClusterSettings,
+    database: PostgresStore,
+    lanes: ThreadLanes,
+    stack: AsyncExitStack,
 ) -> Cluster:
     """Join the cluster that shares the open record; at the end, free this node's keys and leave."""
     from cellgate.cluster.membership import Membership  # noqa: PLC0415 - an extra
@@ -72,6 +82,7 @@ async def _join(
     node = gateway_id(settings.data_dir / INSTANCE_FILE)
     membership = await Membership.open(node, cluster, address, lanes.bulk)
     stack.push_async_callback(membership.close)
+    database.join(membership.node, membership.incarnation)
     owners = KeyOwners(membership, address)
     stack.push_async_callback(owners.close)
     return Cluster(membership, owners)

@@ -13,9 +13,11 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cellgate.errors import Fenced
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.resumed import KernelBacklog, ResumedCell
 from cellgate.execution.run import ExecutionRun, RunContext
@@ -75,9 +77,13 @@ class Recovery:
     async def recover(self) -> tuple[int, int]:
         """Resume or end the sessions left open; return how many of each."""
         held = await self._keys.ownership.held()
-        rows = await self._journal.reads.unfinished_sessions(held)
         known = await self._opener.workspaces.load()
-        logs = [await self._opener.stored_log(row, claimed=True) for row in rows]
+        rows, logs = list[SessionRow](), list[EventLog]()
+        for row in await self._journal.reads.unfinished_sessions(held):
+            # Another gateway may have taken the session over in between.
+            with suppress(Fenced):
+                logs.append(await self._opener.stored_log(row, claimed=True))
+                rows.append(row)
         found = await asyncio.gather(*[self._adopt(row, log) for row, log in zip(rows, logs, strict=True)])
         await self._journal.commit()
         for session in found:

@@ -1,4 +1,4 @@
-"""Ends sessions here that another gateway goes on with: their kernels would work for nobody.
+"""Ends sessions here that another gateway goes on with, also while they open: they would work for nobody.
 
 The record's store finds out when a session's rows are refused, ``ownership`` when this gateway was silent for
 so long that others may have taken its keys. ``takeover`` is the other gateway's side.
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from cellgate.record.store.interface import FENCED, RecordStore
-from cellgate.sessions.keys import SessionKeys
+from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.session import Session
 
@@ -31,19 +31,33 @@ class Fences:
         keys.ownership.follow(self._recorded, self._end_by_key)
 
     def _recorded(self) -> list[Owned]:
-        """Return the keys of live sessions; ones that are not recorded have none."""
-        rows = (session.row for session in self._keys.sessions())
-        return [(row.principal, row.key) for row in rows if row.principal]
+        """Return the keys of live sessions, which are theirs only if these are recorded, and the keys that
+        are claimed for sessions being opened.
+        """
+        uses = ((owned, use) for owned, use in self._keys.uses.items() if owned[0])
+        return [owned for owned, use in uses if use.session or (use.opening and use.opening.claimed)]
 
     def _end_by_id(self, session_id: int) -> None:
-        for session in self._keys.sessions():
-            if session.row.id == session_id and session.row.principal:
-                self._end_by_key((session.row.principal, session.row.key))
+        for owned, use in tuple(self._keys.uses.items()):
+            if owned[0] and use.made is not None and use.made.row.id == session_id:
+                self._end_by_key(owned)
 
     def _end_by_key(self, owned: Owned) -> None:
-        session = self._keys.find(owned).session
-        if session is not None and not session.ending:
+        use = self._keys.find(owned)
+        session = use.session
+        if session is None and use.opening is not None:
+            self._end_opening(owned, use.opening)
+        elif session is not None and not session.ending:
             ids = {"principal": owned[0], "session": owned[1], "epoch": session.log.epoch}
             logger.warning("Another gateway goes on with a session: its kernel here ends", extra=ids)
             self._journal.refuse(session.row.id, FENCED)
             self._end(session)
+
+    def _end_opening(self, owned: Owned, opening: Opening) -> None:
+        if not opening.fenced:
+            ids = {"principal": owned[0], "session": owned[1]}
+            logger.warning("Another gateway has a session that is being opened here", extra=ids)
+            opening.fenced = True
+            if opening.made.done():
+                self._journal.refuse(opening.made.result().row.id, FENCED)
+            opening.task.cancel()

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cellgate.errors import ShuttingDown
+from cellgate.errors import Fenced, ShuttingDown
 from cellgate.fairness.reservation import Reservation
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.interface import Purge
+from cellgate.record.store.interface import FENCED, Purge
 from cellgate.sessions.ownership import KeyOwner, Owned, Ownership, check_ours
+from cellgate_kernels.base.errors import CellgateError
 
 if TYPE_CHECKING:
     from cellgate.sessions.replacement import Moved
@@ -27,8 +28,9 @@ class Opening:
 
     `folder`: its workspace, once known, which another session may share. `disk`: bytes reserved for the
     workspace; 0 if they were already. `waiting`: the number of requests that wait. `abandoned`: the last one
-    has left, and the task is cancelled. `told`: the callbacks of requests that follow its position in line
-    for a kernel.
+    has left, and the task is cancelled. `claimed`: this gateway has claimed the key for it. `fenced`: it is
+    cancelled because another gateway has the key now. `told`: the callbacks of requests that follow its
+    position in line for a kernel.
     """
 
     task: asyncio.Task[Session]
@@ -39,7 +41,7 @@ class Opening:
         self.folder = folder
         self.disk = disk
         self.waiting = 0
-        self.abandoned = False
+        self.abandoned = self.claimed = self.fenced = False
         self.told: list[Moved] = []
         self._position: int | None = None
 
@@ -54,6 +56,10 @@ class Opening:
         self.told.append(moved)
         if self._position is not None and self.in_line:
             moved(self._position)
+
+    def cancelled(self) -> CellgateError:
+        """Return the error of requests that waited when the opening was cancelled."""
+        return Fenced(FENCED) if self.fenced else shutting_down()
 
     @property
     def in_line(self) -> bool:
@@ -88,6 +94,12 @@ class KeyUse:
     def taken(self) -> bool:
         """Whether no other session can be opened under the key now."""
         return self.open or self.purge is not None
+
+    @property
+    def made(self) -> Session | None:
+        """The session, also one that is being opened, once it is made."""
+        opening = self.opening
+        return opening.made.result() if opening is not None and opening.made.done() else self.session
 
 
 class SessionKeys:
@@ -150,6 +162,8 @@ class SessionKeys:
         """Take the key for this gateway, and return the owner. Raises OwnedElsewhere, StorageError."""
         owner = await self.ownership.claim(*owned)
         check_ours(owner, owned[1])
+        if (opening := self.find(owned).opening) is not None:
+            opening.claimed = True
         return owner
 
 

@@ -27,7 +27,7 @@ from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import FIRST_EPOCH, RecordStore
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.keys import Opening, SessionKeys, shutting_down
+from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.model import AUTO, makes_checkpoints
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SessionSettings, SharedParts
@@ -115,7 +115,7 @@ class SessionOpener:
                 await asyncio.wait([opening.task], timeout=patience)
                 if not opening.task.done() and opening.in_line:
                     raise DeadlinePassed(patience)
-            return await outcome(opening.task, shutting_down)
+            return await outcome(opening.task, opening.cancelled)
         except DeadlinePassed:
             if opening.waiting == 1:
                 opening.abandoned = True

@@ -105,8 +105,10 @@ class SessionPurger:
         row = await self._journal.reads.session(*owned)
         if row is None:
             raise NotFound(f"No session {owned[1]!r}")
+        # Another gateway may have taken the session over since the key was claimed, and goes on with it.
+        epoch = await self._journal.claim(row.id)
         size = await self._journal.reads.record_size(row.id) if self._usage.measures_records else 0
-        purged = await self._journal.purge(row.id, by=by, reason=reason)
+        purged = await self._journal.purge(row.id, by=by, reason=reason, epoch=epoch)
         if purged is None:
             raise NotFound(f"No session {owned[1]!r}")
         self._usage.recorded(row.principal, -size)

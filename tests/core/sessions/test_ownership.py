@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.json import decode
 
-from cellgate.errors import Conflict, NotRecorded, OwnedElsewhere, StorageError
+from cellgate.errors import Conflict, Fenced, NotRecorded, OwnedElsewhere, StorageError
 from cellgate.execution.request import ExecuteRequest
+from cellgate.record.store.interface import FENCED
+from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.settings import RetentionSettings
+from cellgate.testing.record_store import session_row
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.core.fakes import House
 
 THERE = "http://other:8888"
@@ -202,6 +208,43 @@ async def test_records_and_files_of_another_gateways_session_are_not_removed(
     assert keys == {KEY: THERE}
 
 
+async def test_a_purge_whose_session_another_gateway_has_taken_removes_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key was claimed; the other gateway came between that and the claim of the record."""
+
+    async def fenced(session_id: int) -> int:
+        raise Fenced(FENCED)
+
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    await session.end("idle_timeout")
+    monkeypatch.setattr(house.journal, "claim", fenced)
+    with pytest.raises(Fenced):
+        await house.manager.purger.purge(*KEY, by="ada")
+    assert await house.journal.reads.session(*KEY) is not None
+    lane = Lane("bulk", 1)
+    settings = RetentionSettings(size=0)
+    retention = Retention(house.journal, house.manager.purger, settings, ProvenTime(house.workspaces), lane)
+    assert await retention._look() == 0
+    assert await house.journal.reads.session(*KEY) is not None
+    lane.close()
+
+
+async def test_a_gateway_starts_without_what_another_one_takes_over_just_then(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fenced(session_id: int) -> int:
+        raise Fenced(FENCED)
+
+    row = session_row(await house.journal.begin_session(*KEY), "s")
+    house.journal.save_session(row)
+    await house.journal.commit()
+    monkeypatch.setattr(house.journal, "claim", fenced)
+    launcher = cast(KernelLauncher, None)  # no kernel is left
+    assert await Recovery(house.journal, launcher, {}, house.manager.opener).recover() == (0, 0)
+    assert await house.journal.reads.session(*KEY) == row
+
+
 async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: House, keys: Keys) -> None:
     for key in ("theirs", "ours"):
         session, _ = await house.manager.get_or_create("ada", SessionBody(session=key))
@@ -257,6 +300,53 @@ async def test_a_fenced_session_ends_here_with_its_kernel(house: House, keys: Ke
         house.journal.check_writable(session.row.id)
     assert await house.journal.reads.session(*KEY) == before
     assert keys == {KEY: THERE, ("ada", "kept"): "here"}
+
+
+@pytest.mark.parametrize("found_by", ["its key", "its rows"])
+async def test_an_opening_whose_key_another_gateway_has_taken_is_given_up(
+    house: House, keys: Keys, found_by: str
+) -> None:
+    """Its requests are told to ask again; no kernel is left, and nothing is recorded."""
+    fences = Fences(
+        house.journal, house.manager.keys, lambda each: house.manager.end_later(each, FENCE, keep_files=True)
+    )
+    house.pool.gate.clear()
+    asked = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
+    await house.pool.asked.wait()
+    assert fences._recorded() == [KEY]
+    keys[KEY] = THERE
+    made = house.manager.keys.find(KEY).made
+    assert made is not None
+    if found_by == "its key":
+        fences._end_by_key(KEY)
+    else:
+        fences._end_by_id(made.row.id)
+    with pytest.raises(Fenced):
+        await asked
+    house.pool.gate.set()
+    assert (house.manager.get(*KEY), house.pool.kernels, keys) == (None, [], {KEY: THERE})
+    assert house.manager.counts()["starting"] == 0
+    with pytest.raises(NotRecorded):
+        house.journal.check_writable(made.row.id)
+    assert await house.journal.reads.sessions() == []
+
+
+async def test_an_opening_that_has_not_claimed_its_key_yet_has_not_lost_it(house: House, keys: Keys) -> None:
+    class Slow(Shared):
+        async def claim(self, principal: str, key: str) -> KeyOwner:
+            claiming.set()
+            await answer.wait()
+            return await super().claim(principal, key)
+
+    claiming, answer = asyncio.Event(), asyncio.Event()
+    house.manager.keys.ownership = Slow("here", keys)
+    fences = Fences(house.journal, house.manager.keys, lambda _: None)
+    asked = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
+    await claiming.wait()
+    assert fences._recorded() == []
+    answer.set()
+    await asked
+    assert fences._recorded() == [KEY]
 
 
 async def test_what_a_lost_gateway_left_open_ends_before_the_session_goes_on(

@@ -10,10 +10,13 @@ import random
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
+from msgspec.json import decode
 
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
@@ -22,6 +25,8 @@ from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import LOOKS, KeyOwners
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
+from cellgate.record.chain import verify
+from cellgate.record.store.interface import FIRST_EPOCH
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
 from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate.sessions.ownership import OURS, KeyOwner
@@ -52,6 +57,13 @@ class Members:
         owners = KeyOwners(membership, self.address)
         self._stack.push_async_callback(owners.close)
         return owners
+
+    async def store_of(self, owners: KeyOwners) -> PostgresStore:
+        """A store of the same record that is the node's own."""
+        store = await PostgresStore.open(self.address, hold=Hold.SHARED)
+        self._stack.push_async_callback(store.close)
+        store.join(owners.node, owners._membership.incarnation)
+        return store
 
 
 def silence(owners: KeyOwners) -> None:
@@ -131,6 +143,35 @@ async def test_a_claim_after_a_release_of_this_node_comes_after_it(members: Memb
         one.release(*KEY)
         assert await one.claim(*KEY) == OURS
         assert await one.find(*KEY) == OURS
+
+
+async def test_a_release_that_comes_late_frees_no_later_claim(
+    members: Members, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a connection that was given up, when the server does what it had been sent after all."""
+    one = await members.join("one")
+    late: list[Any] = []
+    execute = psycopg.Connection.execute
+
+    def delayed(db: psycopg.Connection[Any], query: Any, *asked: Any, **options: Any) -> Any:
+        if query != statements.RELEASE:
+            return execute(db, query, *asked, **options)
+        late.append(asked)
+        return execute(db, "SELECT 1")
+
+    monkeypatch.setattr(psycopg.Connection, "execute", delayed)
+    assert await one.claim(*KEY) == OURS
+    one.release(*KEY)
+    assert await one.claim(*KEY) == OURS
+    assert len(late) == 1
+    one.release(*KEY)
+    await eventually(lambda: len(late) == 2)
+    with psycopg.connect(database, autocommit=True) as db:
+        db.execute("SET search_path = cellgate")
+        execute(db, statements.RELEASE, *late[0])
+        assert await one.find(*KEY) == OURS
+        execute(db, statements.RELEASE, *late[1])
+    assert await one.find(*KEY) is None
 
 
 async def test_a_dead_nodes_key_is_taken_by_a_steady_one_alone(members: Members) -> None:
@@ -227,6 +268,98 @@ async def test_after_a_takeover_the_former_owner_records_nothing(members: Member
         await store.commit(chain.session_id)
     assert told == [chain.session_id]
     assert len(await store.events(chain.session_id)) == 1
+
+
+@dataclass
+class Lost:
+    """A node, `one`, whose `KEY` another node has taken over, each with a store of its own."""
+
+    one: PostgresStore
+    other: PostgresStore
+    fenced: list[int]
+    taker: KeyOwners
+
+
+@pytest.fixture
+async def lost(members: Members) -> Lost:
+    """`one` still has the key of the session "kept", too. It has noticed nothing."""
+    one, other = await members.join("one"), await members.join("other")
+    await one.claim(*KEY)
+    await one.claim("ada", "kept")
+    await steady(one, other)
+    silence(one)
+    await free(other)
+    assert (await other.claim(*KEY)).address is None
+    found = Lost(await members.store_of(one), await members.store_of(other), [], other)
+    found.one.follow(found.fenced.append)
+    return found
+
+
+async def begun(store: PostgresStore, key: str, **fields: Any) -> Chain:
+    """A session of a node that has its key, with one event."""
+    chain = Chain(await store.begin_session("ada", key))
+    store.save_session(session_row(chain.session_id, key, **fields))
+    store.append(chain.next())
+    await store.commit(chain.session_id)
+    return chain
+
+
+async def test_whoever_has_lost_a_key_does_not_claim_its_record(lost: Lost) -> None:
+    """However late: the owner goes on, and is not fenced."""
+    chain = await begun(lost.other, "s")
+    epoch = await lost.other.claim(chain.session_id)
+    with pytest.raises(Fenced):
+        await lost.one.claim(chain.session_id)
+    lost.other.append(chain.next(), epoch=epoch)
+    await lost.other.commit(chain.session_id, epoch=epoch)
+    assert len(await lost.other.events(chain.session_id)) == 2
+    kept = await begun(lost.one, "kept")
+    assert await lost.one.claim(kept.session_id) == FIRST_EPOCH + 1
+    assert await lost.one.claim(kept.session_id + 100) == FIRST_EPOCH, "there is no such session"
+
+
+async def test_whoever_has_lost_a_key_begins_no_record_of_it(lost: Lost) -> None:
+    """Its other sessions' rows of the same moment are written, and the owner begins the session."""
+    late, kept = [Chain(await lost.one.begin_session("ada", key)) for key in ("s", "kept")]
+    for chain, key in ((late, "s"), (kept, "kept")):
+        lost.one.save_session(session_row(chain.session_id, key))
+        lost.one.append(chain.next())
+    with pytest.raises(Fenced):
+        await lost.one.commit(late.session_id)
+    await lost.one.commit(kept.session_id)
+    assert lost.fenced == [late.session_id]
+    assert len(await lost.one.events(kept.session_id)) == 1
+    chain = await begun(lost.other, "s")
+    rows, _ = await lost.other.reads.trail(0, 10)
+    assert [decode(row.body)["session_id"] for row in rows] == [kept.session_id, chain.session_id]
+    assert verify((row.seq, row.body, row.hash) for row in rows).valid
+
+
+async def test_whoever_has_lost_a_key_does_not_purge_its_record(lost: Lost) -> None:
+    """The claim for the purge came before the takeover; the purge itself, when the owner had gone on."""
+    chain = await begun(lost.one, "kept", state="ended")
+    epoch = await lost.one.claim(chain.session_id)
+    assert (await lost.taker.claim("ada", "kept")).moved
+    row = await lost.other.reads.session("ada", "kept")
+    with pytest.raises(Fenced, match="its record stays"):
+        await lost.one.purge(chain.session_id, by="ada", reason="requested", epoch=epoch)
+    assert await lost.other.reads.session("ada", "kept") == row
+    assert lost.one.failure_of(chain.session_id) is None
+    epoch = await lost.other.claim(chain.session_id)
+    lost.other.append(chain.next(), epoch=epoch)
+    await lost.other.commit(chain.session_id, epoch=epoch)
+    assert len(await lost.other.events(chain.session_id)) == 2
+    purged = await lost.other.purge(chain.session_id, by="ada", reason="requested", epoch=epoch)
+    assert purged is not None
+    await purged.removed
+
+
+async def test_of_two_sessions_with_one_key_the_later_one_is_fenced(lost: Lost) -> None:
+    """As after a claim of a key that was lost and has come back."""
+    await begun(lost.one, "kept")
+    with pytest.raises(Fenced):
+        await begun(lost.one, "kept")
+    assert len(lost.fenced) == 1
 
 
 async def test_an_outage_of_the_database_costs_nobody_a_key(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.errors import RecordGone, StorageError
+from cellgate.errors import NotRecorded, RecordGone, StorageError
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH
 from cellgate.record.store.sqlite import purge, schema
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
@@ -50,6 +51,14 @@ async def cells(journal: Journal, session: Recorded, count: int) -> None:
 
 def problems(path: Path) -> list[str]:
     return [found.problem for found in check_record(path) if found.problem is not None]
+
+
+async def test_a_purge_by_a_former_claim_removes_nothing(journal: Journal) -> None:
+    session = await secret(journal, "kept")
+    with pytest.raises(NotRecorded, match=FENCED):
+        await journal.purge(session.row.id, by="ada", reason="test", epoch=FIRST_EPOCH - 1)
+    assert await journal.reads.session("ada", "kept") is not None
+    journal.check_writable(session.row.id)
 
 
 async def test_a_purge_with_a_slow_reader_keeps_nobody_waiting(journal: Journal, path: Path) -> None:

@@ -300,10 +300,11 @@ class RecordStore(EventStore, Protocol):
         another, because another gateway was first, nothing is appended. Returns whether they were.
         """
 
-    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+    async def purge(self, session_id: int, *, by: str, reason: str, epoch: int = FIRST_EPOCH) -> Purge | None:
         """Remove the record of an ended session, except for a tombstone; None if there is no such session.
 
-        On return nobody can find the session any more, and its key is free. Raises StorageError.
+        On return nobody can find the session any more, and its key is free. Raises NotRecorded, and removes
+        nothing, if the session was claimed again since this `epoch`; StorageError.
         """
 
     async def overdue(

@@ -3,7 +3,9 @@
 The tables are in a schema of their own. A commit is one statement, outside of any transaction block, so
 nothing that pauses in between can hold the rows of a session. It says itself who may write: a session's row
 moves only if it still has the epoch of the writer's claim and the head that the first new event was chained
-to, and events and executions follow only where their session's row has moved.
+to, and events and executions follow only where their session's row has moved. In a cluster, a session is
+claimed or begun only while the table `owners` (``cluster.statements``) says that its key is this node's: the
+statement locks that row, so another node's claim of the key comes wholly before it or wholly after it.
 """
 
 from __future__ import annotations
@@ -127,6 +129,12 @@ NOTE_VERSION: Final = "INSERT INTO about VALUES (%s)"
 
 NEW_ID: Final = "SELECT nextval('session_ids')"
 CLAIM: Final = "UPDATE sessions SET epoch = epoch + 1 WHERE id = %s RETURNING epoch"
+CLAIM_OWN: Final = """WITH held AS MATERIALIZED (SELECT s.id FROM sessions AS s
+        JOIN owners AS o ON o.principal = s.principal AND o.key = s.key
+        JOIN nodes AS n ON n.id = o.node AND n.id = %(node)s AND n.incarnation = %(incarnation)s
+        WHERE s.id = %(id)s FOR SHARE OF o)
+    UPDATE sessions AS s SET epoch = s.epoch + 1 FROM held WHERE s.id = held.id RETURNING s.epoch"""
+"""CLAIM in a cluster. Returns no row for a session whose key is not this node's, or no longer."""
 HEADS: Final = "SELECT id, epoch, head_seq, head FROM sessions WHERE id = ANY(%b::bigint[])"
 
 _NEW_EVENTS = """
@@ -156,19 +164,26 @@ _MOVED = """
         WHERE s.id = g.id AND s.epoch = g.epoch AND (g.before IS NULL
             OR (s.head_seq = g.before AND e.hash = sha256(s.head || e.body)))
         RETURNING s.id),"""
-_BEGUN = f"""
-    made AS (INSERT INTO sessions ({SESSION_COLUMNS}, epoch, bytes) SELECT * FROM unnest(
+_NEW_SESSIONS = f"""INSERT INTO sessions ({SESSION_COLUMNS}, epoch, bytes) SELECT * FROM unnest(
         %(new_id)b::bigint[], %(new_principal)b::text[], %(new_key)b::text[], %(new_kernel)b::text[],
         %(new_isolation)b::text[], %(new_state)b::text[], %(new_cause)b::text[],
         %(new_created_at)b::text[], %(new_last_activity)b::text[], %(new_execution_count)b::bigint[],
         %(new_limits)b::text[], %(new_metadata)b::text[], %(new_environment)b::text[],
         %(new_head_seq)b::bigint[], %(new_head)b::bytea[], %(new_folder)b::text[],
         %(new_parent)b::bigint[], %(new_branched_from)b::text[], %(new_branched_seq)b::bigint[],
-        %(new_branched_head)b::text[], %(new_epoch)b::bigint[], %(new_bytes)b::bigint[])
-        RETURNING id),
-    entries AS (INSERT INTO trail SELECT * FROM unnest(
-        %(trail_seq)b::bigint[], %(trail_type)b::text[], %(trail_body)b::bytea[],
-        %(trail_hash)b::bytea[])),"""  # noqa: S608 - constants of this module
+        %(new_branched_head)b::text[], %(new_epoch)b::bigint[], %(new_bytes)b::bigint[])"""  # noqa: S608
+_NEW_ENTRIES = """INSERT INTO trail SELECT * FROM unnest(
+        %(trail_seq)b::bigint[], %(trail_type)b::text[], %(trail_body)b::bytea[], %(trail_hash)b::bytea[])"""
+_BEGUN = f"made AS ({_NEW_SESSIONS} RETURNING id), entries AS ({_NEW_ENTRIES}),"
+_HELD = """
+    held AS MATERIALIZED (SELECT o.key FROM unnest(%(new_principal)b::text[], %(new_key)b::text[])
+        AS g (principal, key) JOIN owners AS o ON o.principal = g.principal AND o.key = g.key
+        JOIN nodes AS n ON n.id = o.node AND n.id = %(node)s AND n.incarnation = %(incarnation)s
+        FOR SHARE OF o),"""
+_ALL_HELD = "WHERE (SELECT count(*) FROM held) = cardinality(%(new_id)b::bigint[])"
+_BEGUN_OWN = f"""{_HELD}
+    made AS ({_NEW_SESSIONS} {_ALL_HELD} RETURNING id),
+    entries AS ({_NEW_ENTRIES} {_ALL_HELD}),"""
 _FOLLOWING = f"""
     x AS (INSERT INTO executions ({EXECUTION_COLUMNS}) SELECT x.* FROM unnest(
         %(execution_session)b::bigint[], %(execution_id)b::text[], %(execution_number)b::bigint[],
@@ -187,6 +202,9 @@ COMMIT: Final = f"WITH {_NEW_EVENTS}{_MOVED} written AS (SELECT id FROM own), {_
 COMMIT_BEGUN: Final = f"""WITH {_NEW_EVENTS}{_MOVED}{_BEGUN}
     written AS (SELECT id FROM own UNION ALL SELECT id FROM made), {_FOLLOWING}"""  # noqa: S608
 """COMMIT for sessions that have no row yet; their entries in the audit trail are written as well."""
+COMMIT_BEGUN_OWN: Final = f"""WITH {_NEW_EVENTS}{_MOVED}{_BEGUN_OWN}
+    written AS (SELECT id FROM own UNION ALL SELECT id FROM made), {_FOLLOWING}"""  # noqa: S608
+"""COMMIT_BEGUN in a cluster. It begins no session unless the keys of all of them are this node's."""
 
 TRAIL_HEAD: Final = "SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1"
 TRAIL_HASH: Final = "SELECT hash FROM trail WHERE seq = %s"
@@ -196,10 +214,11 @@ ADD_ENTRIES: Final = """INSERT INTO trail SELECT * FROM unnest(
 
 # ---- purging ----------------------------------------------------------------------------------------------
 
-TOMBSTONE: Final = "SELECT id, principal, key, created_at, head_seq, head FROM sessions WHERE id = %s"
+TOMBSTONE: Final = """SELECT epoch, id, principal, key, created_at, head_seq, head
+    FROM sessions WHERE id = %s"""
 PURGE: Final = """WITH gone AS (
-        DELETE FROM sessions WHERE id = %(id)s AND head_seq = %(head_seq)s AND head = %(head)b
-        RETURNING id),
+        DELETE FROM sessions WHERE id = %(id)s AND epoch = %(epoch)s AND head_seq = %(head_seq)s
+            AND head = %(head)b RETURNING id),
     begun AS (INSERT INTO purges SELECT id FROM gone),
     entry AS (INSERT INTO trail SELECT %(seq)s::bigint, %(type)s, %(body)b, %(hash)b FROM gone)
     SELECT id FROM gone"""

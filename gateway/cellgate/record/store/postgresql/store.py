@@ -31,7 +31,7 @@ from cellgate.record.store.postgresql.record_connection import (
 )
 from cellgate.record.store.postgresql.remover import Remover
 from cellgate.record.store.postgresql.session_claims import SessionClaims
-from cellgate.record.store.postgresql.writes import Adding, Batch, TableWriter
+from cellgate.record.store.postgresql.writes import Adding, Batch, OwnNode, TableWriter
 from cellgate.record.trail import NewEntry
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.resources import MIB
@@ -223,6 +223,10 @@ class PostgresStore:
             store._remover.add(session_id)
         return store
 
+    def join(self, node: str, incarnation: int) -> None:
+        """Claim and begin only sessions whose keys this node of the cluster has, from now on."""
+        self._tables.own_node = OwnNode(node, incarnation)
+
     # ---- writing ------------------------------------------------------------------------------------------
 
     async def begin_session(self, principal: str, key: str) -> int:
@@ -234,7 +238,7 @@ class PostgresStore:
         self._backlog.hold_enqueued()
         if (group := self._backlog.uncommitted(session_id)) is not None:
             await self._groups.landing_of(group)
-        epoch = await self._writer.repeatable(writes.claim, session_id)
+        epoch = await self._writer.repeatable(self._tables.claim, session_id)
         if epoch is None:
             return FIRST_EPOCH
         # Rows that the former claim has enqueued meanwhile are dropped.
@@ -373,19 +377,19 @@ class PostgresStore:
     async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
         return await self._decided(self._tables.add, Adding(entries, newest_act))
 
-    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+    async def purge(self, session_id: int, *, by: str, reason: str, epoch: int = FIRST_EPOCH) -> Purge | None:
         if session_id in self._failures.purging:
             return None
         self._failures.purging.add(session_id)
         # Once the tombstone is written the purge must go on, even if the caller is cancelled.
-        purging = self._purge(session_id, by, reason)
+        purging = self._purge(session_id, by, reason, epoch)
         return await self._tasks.complete(purging, f"purge of session {session_id}")
 
-    async def _purge(self, session_id: int, by: str, reason: str) -> Purge | None:
+    async def _purge(self, session_id: int, by: str, reason: str, epoch: int) -> Purge | None:
         begun = False
         try:
             await self.commit()
-            begun = await self._decided(self._tables.begin_purge, session_id, by, reason)
+            begun = await self._decided(self._tables.begin_purge, session_id, by, reason, epoch)
         finally:
             if not begun:
                 self._failures.purging.discard(session_id)

@@ -8,14 +8,14 @@ stored, which stop their session alone. ``store`` decides when to write.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 import msgspec
 import psycopg
 from psycopg import errors
 
-from cellgate.errors import StorageError
+from cellgate.errors import Fenced, StorageError
 from cellgate.record.chain import GENESIS
 from cellgate.record.store.backlog import Group, RefusedRows
 from cellgate.record.store.interface import FENCED
@@ -38,9 +38,12 @@ MOST_BYTES = 8 * MIB
 """The most bytes of rows in one statement, unless a single session has more."""
 PURGED_ROWS = 500
 """The most rows that one step of a purge removes."""
+KEY_TAKEN = "sessions_of_key"
+"""The name of the constraint that a second session with one key breaks."""
 MOST_TRIES = 64
 """The most attempts at an entry of the audit trail when other gateways' entries come first."""
 NO_SESSION = "there is no such session"
+GONE_ON = "Somebody else has gone on with this session, so its record stays; try again"
 
 _REFUSED = (RefusedRows, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
 _OF_ROWS = ("21", "22", "23", "54")
@@ -72,14 +75,23 @@ class Adding:
     attempts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """This gateway in its cluster, as the tables of that have it: the id and the incarnation of a node."""
+
+    node: str
+    incarnation: int
+
+
 class TableWriter:
     """Writes rows. All methods are for one thread, each with that thread's connection.
 
-    `_unsure`: whether the outcome of the last group is unknown. `_trail_head`: the last known entry of the
-    audit trail.
+    `own_node`: in a cluster, the node whose keys alone it writes. `_unsure`: whether the outcome of the last
+    group is unknown. `_trail_head`: the last known entry of the audit trail.
     """
 
     def __init__(self) -> None:
+        self.own_node: OwnNode | None = None
         self._unsure = False
         self._trail_head: tuple[int, bytes] | None = None
 
@@ -140,13 +152,15 @@ class TableWriter:
         why = ""
         for _ in range(2):
             why = "its rows do not follow from what is recorded"
+            if self.own_node is not None and session_id in batch.new:
+                why = FENCED  # another node has the key
             try:
                 if self._execute(db, part, batch):
                     return None
             except (*_REFUSED, psycopg.Error) as error:
                 if not is_refusal(error):
                     raise
-                why = in_words(error).strip().splitlines()[0].encode("ascii", "backslashreplace").decode()
+                why = self._reason(error)
             head = heads(db, [session_id]).get(session_id)
             if head is None:
                 return why if session_id in batch.new else NO_SESSION
@@ -160,21 +174,48 @@ class TableWriter:
                 return None
         return why
 
+    def _reason(self, error: Exception) -> str:
+        """Return why rows are refused."""
+        taken = isinstance(error, errors.UniqueViolation) and error.diag.constraint_name == KEY_TAKEN
+        if taken and self.own_node is not None:
+            return FENCED
+        return in_words(error).strip().splitlines()[0].encode("ascii", "backslashreplace").decode()
+
     def _execute(self, db: Connection, group: Group, batch: Batch) -> set[int]:
         """Write a group by one statement; return the sessions whose rows were written."""
         new = batch.new & group.sessions.keys()
         asked = group_parameters(group, batch.epochs, new)
         if not new:
             return {session_id for (session_id,) in db.execute(statements.COMMIT, asked, prepare=True)}
+        statement = statements.COMMIT_BEGUN
+        if self.own_node is not None:
+            statement = statements.COMMIT_BEGUN_OWN
+            asked |= asdict(self.own_node)
 
         def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], set[int]]:
             entries = beginnings(head, group, new)
-            found = db.execute(statements.COMMIT_BEGUN, asked | trail_parameters(entries), prepare=True)
-            return entries, {session_id for (session_id,) in found}
+            found = db.execute(statement, asked | trail_parameters(entries), prepare=True)
+            written = {session_id for (session_id,) in found}
+            return entries if new <= written else [], written
 
         written = self._entering(db, write)
-        batch.new -= new
+        batch.new -= new & written
         return written
+
+    # ---- claims -------------------------------------------------------------------------------------------
+
+    def claim(self, db: Connection, session_id: int) -> int | None:
+        """Return the epoch of a new claim of a session; None for an unknown session.
+
+        Raises Fenced if another node has the session's key.
+        """
+        if self.own_node is None:
+            found = db.execute(statements.CLAIM, (session_id,)).fetchone()
+        else:
+            found = db.execute(statements.CLAIM_OWN, {"id": session_id, **asdict(self.own_node)}).fetchone()
+            if found is None and heads(db, [session_id]):
+                raise Fenced(FENCED)
+        return None if found is None else int(found[0])
 
     # ---- the audit trail ----------------------------------------------------------------------------------
 
@@ -222,24 +263,29 @@ class TableWriter:
 
     # ---- purges -------------------------------------------------------------------------------------------
 
-    def begin_purge(self, db: Connection, session_id: int, by: str, reason: str) -> bool:
-        """Remove the session's row and write its tombstone; return False for an unknown session."""
+    def begin_purge(self, db: Connection, session_id: int, by: str, reason: str, epoch: int) -> bool:
+        """Remove the session's row and write its tombstone; return False for an unknown session.
+
+        Raises Fenced unless the claim with this epoch is the session's last.
+        """
         found = db.execute(statements.TOMBSTONE, (session_id,)).fetchone()
         if found is None:
             return is_purged(db, session_id)
-        number, principal, key, created_at, seq, hashed = found
+        claimed, number, principal, key, created_at, seq, hashed = found
+        if claimed != epoch:
+            raise Fenced(GONE_ON)
         told = {"session_id": number, "principal": principal, "session": key, "created_at": created_at}
         told |= {"rows": seq, "head": hashed.hex(), "by": by, "reason": reason}
 
         def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], bool]:
             stone = entry(head, PURGED, told)
-            asked = {"id": session_id, "head_seq": seq, "head": hashed}
+            asked = {"id": session_id, "epoch": epoch, "head_seq": seq, "head": hashed}
             asked |= {"seq": stone.seq, "type": stone.type, "body": stone.body, "hash": stone.hash}
             gone = db.execute(statements.PURGE, asked).fetchone() is not None
             return [stone] if gone else [], gone
 
         if not self._entering(db, write) and not is_purged(db, session_id):
-            raise StorageError("Somebody else has gone on with this session; try again")
+            raise Fenced(GONE_ON)
         return True
 
 
@@ -291,12 +337,6 @@ def new_id(db: Connection) -> int:
     row = db.execute(statements.NEW_ID).fetchone()
     assert row is not None
     return int(row[0])
-
-
-def claim(db: Connection, session_id: int) -> int | None:
-    """Return the epoch of a new claim of a session; None for an unknown session."""
-    found = db.execute(statements.CLAIM, (session_id,)).fetchone()
-    return None if found is None else int(found[0])
 
 
 def is_purged(db: Connection, session_id: int) -> bool:

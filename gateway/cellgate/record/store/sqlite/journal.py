@@ -402,7 +402,9 @@ class Journal:
 
     # ---- purging ------------------------------------------------------------------------------------------
 
-    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+    async def purge(self, session_id: int, *, by: str, reason: str, epoch: int = FIRST_EPOCH) -> Purge | None:
+        if epoch != FIRST_EPOCH:
+            raise NotRecorded(FENCED)
         if session_id in self._failures.purging:
             return None
         self._failures.purging.add(session_id)
