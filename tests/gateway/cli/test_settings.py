@@ -292,7 +292,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             f"'http://{'x' * 70}.de' is not a gateway's URL: its name can't be one",
         ),
         (["setup", "--environment", "large"], "--environment must be one of standard, minimal, not 'large'"),
-        (["user"], "usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
+        (["user"], "usage: cellgate user add|list|role|disable|enable|remove [NAME] | migrate [options]"),
         (["token", "ls"], "cellgate token does not know 'ls'; did you mean list?"),
         (["user", "delete", "alice"], "cellgate user does not know 'delete'; did you mean remove?"),
         (["session", "delete", "s"], "cellgate session does not know 'delete'; did you mean end?"),
