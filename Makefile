@@ -117,7 +117,7 @@ test-all: $(TOOLS) ## all tests but those of test-nightly
 
 COVERAGE = --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage
 test-nightly: $(TOOLS) ## all tests there are with all random examples, and the gate of coverage
-	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- --nightly --crash-rounds 10 --fuzz-seconds 2 $(ARGS)
+	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" "-n $(AT_ONCE) --hop $(LOCAL)" -- --nightly --crash-rounds 10 --fuzz-seconds 2 $(ARGS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(TOOLS) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests

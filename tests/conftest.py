@@ -57,7 +57,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--crash-rounds", type=int, default=1, help="how often the gateway is killed under load")
     parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
     parser.addoption("--quick", action="store_true", help="leave out the tests that tests/long.txt lists")
+    parser.addoption(
+        "--hop", action="store_true", help="let another gateway of a cluster hand requests for sessions on"
+    )
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
+
+
+def _can_hop(item: pytest.Item) -> bool:
+    """Whether a test asks for a session that another gateway may have."""
+    assert isinstance(item, pytest.Function)
+    return {"gateway", "session"} <= {*item.fixturenames} and item.get_closest_marker("alone") is None
 
 
 LONG = ("tests/containers/", "tests/clients/")
@@ -102,6 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     listed = config.stash[_LISTED] = long.listed()
     if not config.getoption("--nightly"):
         leave_out(config, items, [item for item in items if item.get_closest_marker("nightly")])
+    if config.getoption("--hop"):
+        leave_out(config, items, [item for item in items if not _can_hop(item)])
     if config.getoption("--quick"):
         leave_out(config, items, [item for item in items if long.function_of(item.nodeid) in listed])
     items[:] = early([item for item in items if is_long(item)], [item for item in items if not is_long(item)])
@@ -321,14 +332,22 @@ def lane() -> Iterator[Lane]:
 
 
 @pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
     """One gateway for all tests that need no options of their own; use a `session` key of your own.
 
     A kernel that is slow to hear an interrupt, as on a busy machine, is not killed for it.
     """
-    data = tmp_path_factory.mktemp("gateway") / "data"
-    options = {"docker_url": NO_ENGINE, "pool_size": 1, "interrupt_grace": 60}
-    with serving(data, "auto", command=INSTALLED, **options) as process:
+    folder = tmp_path_factory.mktemp("gateway")
+    options = {"docker_url": NO_ENGINE, "pool_size": 1, "interrupt_grace": 60, "command": INSTALLED}
+    if request.config.getoption("--hop"):
+        from tests.support.nodes import AskedElsewhere, pair_of
+
+        with pair_of(folder, "auto", **options) as pair:
+            yield AskedElsewhere(pair)
+        return
+    with serving(folder / "data", "auto", **options) as process:
         yield process
 
 
@@ -355,6 +374,8 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
 def session(gateway: GatewayProcess) -> Iterator[str]:
     """A key that no other test uses; its session is ended afterwards."""
     key = f"test-{uuid.uuid4().hex[:12]}"
+    if (pair := getattr(gateway, "pair", None)) is not None:
+        pair.leave(key)
     yield key
     gateway.delete(f"/v1/sessions/{key}")
 

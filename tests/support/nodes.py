@@ -52,6 +52,14 @@ class Pair:
                 (PRINCIPAL, key, node, node),
             )
 
+    def leave(self, key: str) -> None:
+        """Let `one` be where a session is to be opened."""
+        with psycopg.connect(self.database, autocommit=True) as db:
+            db.execute(
+                "INSERT INTO owners (principal, key, home) VALUES (%s, %s, %s)",
+                (PRINCIPAL, key, self.node(self.one)),
+            )
+
     def hop_key(self) -> bytes:
         """The key with which gateways sign what they hand on."""
         with psycopg.connect(self.database) as db:
@@ -67,8 +75,16 @@ def cluster_key(folder: Path) -> Path:
     return file
 
 
+class AskedElsewhere(GatewayProcess):
+    """A gateway whose sessions another one is asked for: the process, the log and the data are its own."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.__dict__ = {**vars(pair.one), "pair": pair, "url": pair.other.url, "host": pair.other.host}
+        self.users_at = ("--cluster", pair.database)
+
+
 @contextmanager
-def pair_of(folder: Path, **options: object) -> Iterator[Pair]:
+def pair_of(folder: Path, backend: str = "process", **options: object) -> Iterator[Pair]:
     """Two gateways and their database."""
     with ExitStack() as stack:
         server = stack.enter_context(postgresql())
@@ -79,6 +95,7 @@ def pair_of(folder: Path, **options: object) -> Iterator[Pair]:
             stack.enter_context(
                 serving(
                     folder / f"data-{port}",
+                    backend,
                     port=port,
                     cluster=database,
                     cluster_key=key,

@@ -89,6 +89,7 @@ class GatewayProcess:
         self.log = data_dir.with_suffix(".log")
         logged = self.log.stat().st_size if self.log.exists() else 0
         self.token = TOKEN
+        self.users_at = ("--data-dir", str(data_dir))
         # On demand, each kernel that a test does not use is one too many.
         # Many tests show wrong tokens to a gateway that they share.
         options = {"pool_size": 0, "burst_size": 0, "login_attempts": 0} | options

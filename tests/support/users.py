@@ -10,13 +10,13 @@ from tests.support.server import GatewayProcess
 
 def add_user(gateway: GatewayProcess, name: str) -> None:
     """A new user."""
-    done = cellgate("user", "add", name, "--data-dir", gateway.data_dir)
+    done = cellgate("user", "add", name, *gateway.users_at)
     assert done.returncode == 0, done.stderr
 
 
 def create_token(gateway: GatewayProcess, user: str, *options: str) -> tuple[str, str]:
     """A new token's id, and the token, which the gateway knows."""
-    made = cellgate("token", "create", "--user", user, *options, "--json", "--data-dir", gateway.data_dir)
+    made = cellgate("token", "create", "--user", user, *options, "--json", *gateway.users_at)
     assert made.returncode == 0, made.stderr
     found = json.loads(made.stdout)
     text = str(found["token"])

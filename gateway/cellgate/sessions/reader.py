@@ -158,7 +158,8 @@ class Archive:
         """
         await self._journal.commit()
         rows, more = await self._page(principal, reach, wanted)
-        models = [self._shown(row) for row in rows]
+        unfinished = await self._unfinished_elsewhere(rows)
+        models = [self._shown(row, unfinished.get(row.id, 0)) for row in rows]
         if wanted.usage:
             models = await self._with_usage(models, rows)
         if more is None:
@@ -177,8 +178,10 @@ class Archive:
         size = looked_at = 0
         while True:
             rows = await self._rows(principal, reach, wanted, last)
+            unfinished = {} if wanted.state is None else await self._unfinished_elsewhere(rows)
             for row in rows:
-                if self._is_wanted(row, wanted, everybodys=principal is None):
+                state = self._state_of(row, unfinished.get(row.id, 0))
+                if self._is_wanted(row, state, wanted, everybodys=principal is None):
                     if len(found) == wanted.limit or size > MOST_METADATA:
                         return found, found[-1]
                     found.append(row)
@@ -197,12 +200,15 @@ class Archive:
         """Return up to `SESSIONS_AT_ONCE` rows that may match; without a search, most of them do.
 
         Sessions that have not ended come from memory: the record, which has all ended ones, is not searched.
+        In a cluster it is, for those of the other gateways.
         """
-        if wanted.state not in {None, SessionState.ENDED}:
+        is_live = wanted.state not in {None, SessionState.ENDED}
+        if is_live and not self._manager.keys.ownership.shared:
             live = (each.row for each in self._manager.live_after(principal, last, newest=wanted.newest))
             return [row for row in live if reach.covers(row.key)][:SESSIONS_AT_ONCE]
         return await self._journal.reads.sessions(
             principal,
+            [state for state in SessionState if state != SessionState.ENDED] if is_live else None,
             limit=SESSIONS_AT_ONCE,
             after=last,
             prefix=reach.prefix,
@@ -210,7 +216,22 @@ class Archive:
             newest=wanted.newest,
         )
 
-    def _is_wanted(self, row: SessionRow, wanted: SessionsQuery, *, everybodys: bool) -> bool:
+    async def _unfinished_elsewhere(self, rows: Sequence[SessionRow]) -> dict[int, int]:
+        """Return how many cells run and wait in each session that is open at another gateway of a cluster."""
+        open_elsewhere = [
+            row.id
+            for row in rows
+            if row.state != SessionState.ENDED and self._manager.get(row.principal, row.key) is None
+        ]
+        return await self._journal.reads.unfinished_counts(open_elsewhere) if open_elsewhere else {}
+
+    def _state_of(self, row: SessionRow, unfinished: int) -> str:
+        session = self._manager.get(row.principal, row.key)
+        if session is not None:
+            return session.state
+        return SessionState.BUSY if unfinished else row.state
+
+    def _is_wanted(self, row: SessionRow, state: str, wanted: SessionsQuery, *, everybodys: bool) -> bool:
         session = self._manager.get(row.principal, row.key)
         row = row if session is None else session.row
         if wanted.search is not None:
@@ -220,14 +241,17 @@ class Archive:
             sought = wanted.search.casefold()
             if not any(sought in text.casefold() for text in texts):
                 return False
-        state = row.state if session is None else session.state
         if wanted.state == LIVE:
             return state != SessionState.ENDED
         return wanted.state in {None, state}
 
-    def _shown(self, row: SessionRow) -> SessionModel:
+    def _shown(self, row: SessionRow, unfinished: int) -> SessionModel:
         session = self._manager.get(row.principal, row.key)
-        return self._ended(row) if session is None else session.to_wire()
+        if session is not None:
+            return session.to_wire()
+        if not unfinished:
+            return self._ended(row)
+        return session_model(structs.replace(row, state=SessionState.BUSY), queue_length=unfinished - 1)
 
     async def _with_usage(
         self, models: Sequence[SessionModel], rows: Sequence[SessionRow]

@@ -227,6 +227,7 @@ class RecordStoreContract(EventStoreContract):
         assert await store.reads.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
         assert await store.reads.execution_counts([session_id, session_id + 1]) == {session_id: 4}
         assert await store.reads.unfinished_executions(session_id) == [rows[1], rows[3]]
+        assert await store.reads.unfinished_counts([session_id, session_id + 1]) == {session_id: 2}
         assert await store.execution_by_key(session_id, "again") == rows[2]
         assert await store.reads.last_execution(session_id) == rows[3]
 

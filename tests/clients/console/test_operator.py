@@ -16,6 +16,7 @@ from tests.support.server import GatewayProcess
 ROOT = Path(__file__).parents[3]
 ALERTS = ROOT / "gateway" / "cellgate" / "console" / "static" / "operator" / "alerts.js"
 
+NOTHING = "\N{EN DASH}"
 TROUBLE = """\
 # HELP cellgate_kernels Kernels by state.
 cellgate_kernels{state="warm"} 1.0
@@ -188,7 +189,7 @@ def test_the_gateways_of_a_cluster_and_what_room_they_have(page: Any) -> None:
     cluster.get_by_role("row", name="22222222").get_by_text("1 h ago").wait_for()
     cluster.get_by_role("row", name="22222222").get_by_text("opens no more sessions").wait_for()
     down = cluster.get_by_role("row", name="44444444")
-    assert down.get_by_role("cell").all_inner_texts()[1:4] == ["down", "–", "–"]
+    assert down.get_by_role("cell").all_inner_texts()[1:4] == ["down", NOTHING, NOTHING]
     cluster.get_by_text("from others since their start: 3").wait_for()
     # Another gateway behind the same address answers in between.
     in_use = gauge(place, "In use, of places")

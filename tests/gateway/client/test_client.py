@@ -363,6 +363,7 @@ async def losing(
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
 
 
+@pytest.mark.alone
 async def test_a_cell_whose_answer_was_lost_has_run_once(gateway: GatewayProcess, session: str) -> None:
     lost: list[bytes] = []
 

@@ -65,6 +65,18 @@ def test_a_session_that_has_ended_stays_where_its_files_are(pair: Pair, session:
     assert (again.status, again.headers[OWNER]) == (200, pair.node(pair.one))
 
 
+def test_lists_have_the_sessions_of_all_gateways(pair: Pair, session: str) -> None:
+    held = pair.one.hold(session)
+    pair.one.submit(session, "1")
+    for query in ("state=live", "state=busy", "newest=true"):
+        for gateway in (pair.one, pair.other):
+            listed = gateway.get(f"/v1/sessions?limit=1000&{query}").json()["sessions"]
+            (found,) = (each for each in listed if each["session"] == session)
+            assert (found["state"], found["queue_length"]) == ("busy", 1)
+    pair.one.answer(session, held)
+    assert session not in pair.other.get("/v1/sessions?state=ended&limit=1000").body.decode()
+
+
 def test_a_key_in_a_body_leads_to_its_gateway(pair: Pair, session: str) -> None:
     answer = pair.other.post("/v1/sessions", {"session": session})
     assert (answer.status, answer.headers[OWNER]) == (200, pair.node(pair.one))

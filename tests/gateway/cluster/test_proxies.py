@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import http.client
 import io
+import json
 import random
 import socket
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from email.message import Message
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -21,6 +24,15 @@ from tests.support.proxies import haproxy, replaced, require_proxy, started
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 
 __all__ = ["pair"]
+
+
+class Answer(NamedTuple):
+    """What the proxy answered."""
+
+    status: int
+    headers: Message
+    told: bytes
+
 
 SESSIONS, REQUESTS = 100, 1000
 
@@ -93,15 +105,12 @@ def _waiting(gateway: GatewayProcess) -> int:
     return int(float(line.split()[1]))
 
 
-def _ask(
-    connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
-) -> http.client.HTTPResponse:
-    """The answer to a request, whose body was read."""
+def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> Answer:
+    """The answer to a request."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
-    answer.read()
-    return answer
+    return Answer(answer.status, answer.headers, answer.read())
 
 
 def test_ids_lead_to_the_gateway_that_made_them(pair: Pair, proxy: str) -> None:
@@ -123,7 +132,7 @@ def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
         both = (pair.one, pair.other)
         with before(pair, tmp_path) as proxy, ThreadPoolExecutor(1) as thread:
 
-            def execute(session: str) -> http.client.HTTPResponse:
+            def execute(session: str) -> Answer:
                 with closing(http.client.HTTPConnection(proxy, timeout=PATIENCE)) as connection:
                     return _ask(connection, "POST", f"/v1/sessions/{session}/execute", '{"code": "1"}')
 
@@ -138,6 +147,17 @@ def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
             for session in ("first", "second"):
                 assert pair.one.delete(f"/v1/sessions/{session}").status == 204
             assert waiting.result(PATIENCE).status == 200
+
+
+def test_a_token_finds_all_kernels_that_it_has_started(proxy: str) -> None:
+    """Jupyter's clients list them by requests that no gateway is named in."""
+    with closing(http.client.HTTPConnection(proxy, timeout=60)) as connection:
+        started = [json.loads(_ask(connection, "POST", "/api/kernels", "{}").told)["id"] for _ in range(3)]
+        for _ in range(3):
+            listed = json.loads(_ask(connection, "GET", "/api/kernels").told)
+            assert {*started} <= {each["id"] for each in listed}
+        for kernel in started:
+            assert _ask(connection, "DELETE", f"/api/kernels/{kernel}").status == 204
 
 
 def test_a_new_session_is_learned_from_its_location(pair: Pair, proxy: str) -> None:

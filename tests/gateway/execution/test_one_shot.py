@@ -38,6 +38,7 @@ def test_each_one_gets_a_fresh_kernel(gateway: GatewayProcess) -> None:
     assert second["session"] != result["session"]
 
 
+@pytest.mark.alone
 def test_it_leaves_nothing_in_lists_or_on_the_disk(gateway: GatewayProcess, session: str) -> None:
     marker, control = uuid.uuid4().hex, uuid.uuid4().hex
     gateway.execute(session, f"print('{control}')")

@@ -77,6 +77,7 @@ def test_metrics_are_prometheus_text_and_follow_what_happens(start_gateway: Star
     )
 
 
+@pytest.mark.alone
 def test_the_memory_of_kernels_is_seen(sandbox: None, gateway: GatewayProcess, session: str) -> None:
     """Of a sandbox's processes, from outside it."""
     size = 200_000_000
@@ -90,6 +91,7 @@ def test_the_memory_of_kernels_is_seen(sandbox: None, gateway: GatewayProcess, s
     assert metrics(gateway)["cellgate_loop_lag_seconds_count",] > 0
 
 
+@pytest.mark.alone
 def test_info_tells_what_this_gateway_is(sandbox: None, gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "1")
     info = gateway.get("/v1/info").json()

@@ -143,6 +143,7 @@ def inherited(gateway: GatewayProcess, session: str) -> list[str | None]:
     return [each and each["session"] for each in found]
 
 
+@pytest.mark.alone
 def test_jupyter_sees_a_branch_as_a_kernel_of_its_own(
     gateway: GatewayProcess, session: str, branch: str
 ) -> None:

@@ -268,6 +268,7 @@ def test_lists_may_begin_with_the_newest_and_be_searched(gateway: GatewayProcess
             gateway.delete(f"/v1/sessions/{key}")
 
 
+@pytest.mark.alone
 def test_a_model_tells_what_its_kernel_uses_if_asked(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "held = bytes(b'x' * 100_000_000)")
     assert not gateway.model(session).keys() & {"memory", "cpu", "executions"}

@@ -212,6 +212,9 @@ class Reads(Protocol):
     async def execution_counts(self, session_ids: Sequence[int]) -> dict[int, int]:
         """Return how many executions each of these sessions has; sessions without any are left out."""
 
+    async def unfinished_counts(self, session_ids: Sequence[int]) -> dict[int, int]:
+        """Return how many executions of each of these sessions have not ended, without sessions with none."""
+
     async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
         """Return the executions that have not ended, in their order."""
 

@@ -174,6 +174,11 @@ def execution_counts(db: Connection, session_ids: Sequence[int]) -> dict[int, in
     return dict(db.execute(statements.EXECUTION_COUNTS, (list(session_ids),)).fetchall())
 
 
+def unfinished_counts(db: Connection, session_ids: Sequence[int]) -> dict[int, int]:
+    """Count the executions without a status of each of these sessions; sessions with none are left out."""
+    return dict(db.execute(statements.UNFINISHED_COUNTS, (list(session_ids),)).fetchall())
+
+
 def unfinished_executions(db: Connection, session_id: int) -> list[ExecutionRow]:
     """Return a session's executions without a status, in their order."""
     return _executions(db, statements.UNFINISHED_EXECUTIONS, session_id)
@@ -363,6 +368,7 @@ class PostgresReads(Reads):
     last_execution = _query(last_execution)
     executions = _query(executions)
     execution_counts = _query(execution_counts)
+    unfinished_counts = _query(unfinished_counts)
     unfinished_executions = _query(unfinished_executions)
     last_event = _query(last_event)
     are_larger = _query(are_larger)

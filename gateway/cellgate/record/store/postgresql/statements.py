@@ -280,6 +280,8 @@ LAST_EXECUTION: Final = f"{_EXECUTIONS} true ORDER BY number DESC LIMIT 1"
 EXECUTIONS: Final = f"{_EXECUTIONS} number > %s ORDER BY number LIMIT %s"
 NEWEST_EXECUTIONS: Final = f"{_EXECUTIONS} number < %s ORDER BY number DESC LIMIT %s"
 UNFINISHED_EXECUTIONS: Final = f"{_EXECUTIONS} status IS NULL ORDER BY number"
+UNFINISHED_COUNTS: Final = """SELECT session_id, count(*) FROM executions
+    WHERE session_id = ANY(%s::bigint[]) AND status IS NULL GROUP BY session_id"""
 EXECUTION_COUNTS: Final = """SELECT s.id, last.number FROM unnest(%s::bigint[]) AS s (id)
     CROSS JOIN LATERAL (SELECT number FROM executions WHERE session_id = s.id
         ORDER BY number DESC LIMIT 1) AS last"""

@@ -96,6 +96,7 @@ class Queries(Reads):
     last_execution = _query(schema.last_execution)
     executions = _query(schema.executions)
     execution_counts = _query(schema.execution_counts)
+    unfinished_counts = _query(schema.unfinished_counts)
     unfinished_executions = _query(schema.unfinished_executions)
     last_event = _query(schema.last_event)
     are_larger = _query(schema.are_larger)

@@ -451,6 +451,13 @@ def execution_counts(db: sqlite3.Connection, session_ids: Sequence[int]) -> dict
     return {each: row[0] for each, row in found if row is not None}
 
 
+def unfinished_counts(db: sqlite3.Connection, session_ids: Sequence[int]) -> dict[int, int]:
+    """Count the executions without a status of each of these sessions; sessions with none are left out."""
+    count = "SELECT count(*) FROM executions WHERE session_id = ? AND status IS NULL"
+    found = ((each, db.execute(count, (each,)).fetchone()[0]) for each in session_ids)
+    return {each: number for each, number in found if number}
+
+
 def unfinished_executions(db: sqlite3.Connection, session_id: int) -> list[ExecutionRow]:
     """Return a session's executions without a status, in their order."""
     return _executions(db, "status IS NULL ORDER BY number", session_id)
