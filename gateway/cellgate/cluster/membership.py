@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,8 +32,6 @@ from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 
-HOP_PURPOSE = "hop"
-KEY_BYTES = 32
 END_SECONDS = 2.0
 """How long the end waits for a beat that the server does not answer."""
 
@@ -44,14 +41,13 @@ class Membership:
 
     `measure` returns its load; it is called on the loop after each beat, for the next one. `beaten` is called
     after each beat, with whether others may have taken sessions over since the one before. `lost` is done
-    when the node's name is another's. `hop_key`: the key with which all nodes sign what they hand on.
+    when the node's name is another's.
     """
 
     def __init__(self, node: str, settings: ClusterSettings, address: RecordAddress, lane: Lane) -> None:
         self.node = node
         self.settings = settings
         self.incarnation = 0
-        self.hop_key = b""
         self.nodes: Mapping[str, Node] = {}
         self.takeovers = 0
         self.measure: Callable[[], Load] = Load
@@ -111,8 +107,6 @@ class Membership:
                 db.execute(LOCK_MAKING)
                 for statement in statements.TABLES.split(";"):
                     db.execute(statement)
-                made = {"purpose": HOP_PURPOSE, "key": secrets.token_bytes(KEY_BYTES)}
-                ((self.hop_key,),) = db.execute(statements.KEY, made).fetchall()
             row = db.execute(statements.JOIN, self.asked(url=self.settings.advertise)).fetchone()
         except psycopg.Error as error:
             db.close()

@@ -33,11 +33,10 @@ from cellgate_kernels.base.threads import Lane, ThreadLanes
 
 
 async def open_people(
-    settings: GatewaySettings, metrics: Metrics, lanes: ThreadLanes, stack: AsyncExitStack
+    settings: GatewaySettings, cluster: ClusterUsers | None, metrics: Metrics, stack: AsyncExitStack
 ) -> People:
     """Open the users of data folder or cluster, and all ways to log in. Raises InvalidInput, StorageError."""
     people, provider, hub = settings.people, None, None
-    cluster = await _users_of_cluster(settings, lanes)
     reader = reader_of_users(settings.data_dir) if cluster is None else cluster.reader
     directory = PrincipalDirectory(reader, people.token)
     shared = None
@@ -87,14 +86,13 @@ async def open_people(
     )
 
 
-async def _users_of_cluster(settings: GatewaySettings, lanes: ThreadLanes) -> ClusterUsers | None:
+async def cluster_users(settings: GatewaySettings, lanes: ThreadLanes) -> ClusterUsers | None:
     """Return the users of the cluster that the gateway is of, if it is of one. Raises StorageError."""
     cluster = settings.cluster
     if cluster is None:
         return None
-    return await lanes.bulk.run(
-        users_of_cluster, UsersPlace(settings.data_dir, cluster.address, settings.people.cluster_key)
-    )
+    place = UsersPlace(settings.data_dir, cluster.address, settings.people.cluster_key)
+    return await lanes.bulk.run(users_of_cluster, place)
 
 
 def _access(front: FrontSettings, authentication: Authentication) -> AccessPolicy:
