@@ -7,17 +7,20 @@ session does so when the registry finds that another gateway has it. The owner c
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import socket
 from collections.abc import Awaitable
 from functools import partial
 from typing import Final, Protocol
 
+from tornado.httputil import HTTPHeaders
 from tornado.iostream import IOStream
 
-from cellgate.errors import OwnedElsewhere, OwnerLost
+from cellgate.errors import HopRefused, OwnedElsewhere, OwnerLost
 from cellgate.http.hop.fields import answer_fields, request_fields
 from cellgate.http.hop.peers import Peers
-from cellgate.http.hop.signature import HopPlace, HopSigner
+from cellgate.http.hop.signature import GOOD_SECONDS, HopPlace, HopSigner
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.relayed_request import RelayedHandler, RelayedRequest, RelayWay
@@ -29,6 +32,9 @@ from cellgate.wire.owner import HOP, NODE_DIGITS
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
 
+logger = logging.getLogger(__name__)
+
+NODE: Final = re.compile("[0-9a-f]{8,64}")
 OWNER_NAMED: Final = "The gateway that has the session"
 EVICTED_SECONDS: Final = 1.0
 """Seconds in which the owner closes a WebSocket, whose login has ended, in its own protocol."""
@@ -62,6 +68,43 @@ class Hop:
         self._place = place
         self._keys = keys
         self._peers = Peers()
+        self._told: set[tuple[str, bool]] = set()
+
+    def client_of(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
+        """Return whose a request is that another gateway hands on; None for any other request.
+
+        Raises HopRefused; the first time for each gateway, the log says what to do.
+        """
+        try:
+            return self.signer.read(method, target, headers)
+        except HopRefused as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: HopRefused) -> None:
+        # A node that the cluster does not have may be anybody's invention: all of these are told of once.
+        known = NODE.fullmatch(error.node) and self._keys.ownership.address_of(error.node) is not None
+        node = error.node if known else ""
+        if (node, error.apart is None) in self._told:
+            return
+        self._told.add((node, error.apart is None))
+        if error.apart is not None:
+            logger.error(
+                "Refused a request that the node %s hands on: the clocks are %.0f s apart, and %d s are"
+                " allowed. Set the clocks of both machines, as by NTP",
+                error.node,
+                error.apart,
+                GOOD_SECONDS,
+            )
+        elif node:
+            logger.error(
+                "Refused a request that the node %s hands on: its signature is not good here. Both gateways"
+                " need the same --cluster-key, this one its own --advertise, and whatever is between them"
+                " must leave paths and queries as they are",
+                node,
+            )
+        else:
+            logger.warning("Refused a request whose header Cellgate-Hop no gateway of the cluster has sent")
 
     def look(self, handler: HoppingHandler) -> Awaitable[None] | None:
         """Return how to hand a request on, if another gateway may have its session; None if it is here."""

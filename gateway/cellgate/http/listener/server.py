@@ -32,6 +32,7 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
+from cellgate.errors import HopRefused, status_of
 from cellgate.fairness.shares import Shares
 from cellgate.fairness.turns import part_of_one
 from cellgate.files.upload import PIECE
@@ -333,7 +334,7 @@ class Listener(HTTPServer):
     def _serves(
         self, stream: ClientStream, context: Any, start: RequestStartLine, headers: HTTPHeaders
     ) -> bool:
-        """Make the request look as if its client had connected directly. False if there is no place for it.
+        """Make the request look as if its client had connected directly. False if it was turned away.
 
         `context` is tornado's, from which each request takes its client's address and its scheme.
         """
@@ -341,7 +342,12 @@ class Listener(HTTPServer):
             # The connection's request before may have been another client's.
             stream.address = stream.address or context.remote_ip
             context.remote_ip, context.protocol = stream.address, stream.scheme
-            handed_on = self._limits.handed_on(start.method, start.path, headers)
+            try:
+                handed_on = self._limits.handed_on(start.method, start.path, headers)
+            except HopRefused as error:
+                self.closed_by_us("refused")
+                stream.turn_away(status_of(error), error.reason, error.message)
+                return False
             stream.is_handed_on = handed_on is not None
             if handed_on is not None:
                 # Its connection counts for the other gateway, and at that one for the client.
@@ -357,6 +363,7 @@ class Listener(HTTPServer):
         if self.count_for(stream, origin_of((forwarded.address,))):
             return True
         self.closed_by_us("refused")
+        stream.turn_away()
         return False
 
     async def close_all_connections(self) -> None:
@@ -393,7 +400,8 @@ def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
 class _Request(HTTPMessageDelegate):
     """Reports a request's progress to the stream, and when the client waits for us.
 
-    `serves`: called with the head of a request that a trusted proxy or another gateway may pass on.
+    `serves`: called with the head of a request that a trusted proxy or another gateway may pass on; returns
+    whether it was not turned away.
     """
 
     def __init__(
@@ -413,12 +421,13 @@ class _Request(HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         if self._serves is not None and not self._serves(start_line, headers):
             self._refused = True
-            self._stream.turn_away()
             return None
         self._stream.pace.reads(time.monotonic())
         return self._wait(self._inner.headers_received(start_line, headers))
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        if self._refused:  # tornado parses what it had read
+            return None
         return self._wait(self._inner.data_received(chunk))
 
     def _wait(self, done: Awaitable[None] | None) -> Awaitable[None] | None:
@@ -439,7 +448,8 @@ class _Request(HTTPMessageDelegate):
             self._inner.finish()
 
     def on_connection_close(self) -> None:
-        self._inner.on_connection_close()
+        if not self._refused:
+            self._inner.on_connection_close()
 
 
 LOOPBACK = "loopback"
