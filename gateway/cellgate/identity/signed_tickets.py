@@ -153,9 +153,9 @@ class SignedTickets(Generic[G]):
         return self._good(known.grant)
 
     def end(self, secret: str) -> bool:
-        """End a sign-in at this gateway. Returns whether it is one, ended or not."""
+        """End a sign-in at this gateway. Returns whether it is one that the store does not have as ended."""
         read = self._read(SIGN_IN, secret)
-        if read is None:
+        if read is None or self._shared.is_ended(read.value):
             return False
         self._ended[read.value] = None
         if len(self._ended) > MOST:

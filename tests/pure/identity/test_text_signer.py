@@ -40,6 +40,7 @@ class Ledger(SignInLedger):
     def __init__(self) -> None:
         self.used: set[bytes] = set()
         self.ended: set[bytes] = set()
+        self.writes = 0
 
     def use_ticket(self, digest: bytes, until: float) -> bool:
         first = digest not in self.used
@@ -47,6 +48,7 @@ class Ledger(SignInLedger):
         return first
 
     def end_sign_ins(self, digests: Collection[bytes], until: float) -> None:
+        self.writes += 1
         self.ended.update(digests)
 
     def close(self) -> None:
@@ -161,6 +163,19 @@ async def test_a_sign_in_of_one_gateway_is_good_at_another_until_it_ends_at_eith
     assert world.one.is_good(other)
     world.over.add(ADA.id)
     assert not world.one.is_good(other)
+
+
+async def test_what_has_ended_or_never_was_is_not_ended_again() -> None:
+    world = World()
+    secret = world.one.sign_in(ADA)
+    assert not await world.one.end(
+        ["", "unknown", world.one.ticket(ADA), world.gateway(b"x" * 32).sign_in(ADA)]
+    )
+    assert world.ledger.writes == 0
+    assert await world.one.end([secret])
+    assert not await world.one.end([secret, secret])
+    assert not await world.two.end([secret])
+    assert world.ledger.writes == 1
 
 
 async def test_it_has_ended_here_even_if_others_can_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

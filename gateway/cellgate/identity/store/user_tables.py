@@ -153,8 +153,8 @@ class UserTables(UserDatabase):
         """Note that the sign-ins with these digests are over."""
         asked = {"digests": list(digests), "untils": [until] * len(digests), "now": now}
         with self._failures("changed"), self._db.transaction():
-            self._db.execute(statements.END_SIGN_INS, asked)
-            self._db.execute(statements.NOTIFY)
+            if self._db.execute(statements.END_SIGN_INS, asked).rowcount:
+                self._db.execute(statements.NOTIFY)
 
     # ---- for the start, and for moving users in -----------------------------------------------------------
 
