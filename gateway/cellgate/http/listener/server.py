@@ -94,6 +94,8 @@ class Listener(HTTPServer):
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
+        # Addresses of gateways that have handed requests on: their connections count for their clients.
+        self._gateways: set[str] = set()
         # Bytes of connections that are closed.
         self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
@@ -169,7 +171,7 @@ class Listener(HTTPServer):
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
         proxied = self._limits.proxies.trusts(_ip(address))
-        origin = PROXY if proxied else origin_of(address)
+        origin = PROXY if proxied or _ip(address) in self._gateways else origin_of(address)
         if self._has_too_many(origin, 1):
             self._evict([s for s in self._streams if s.origin == origin], "evicted")
         if len(self._streams) >= self._limits.connections:
@@ -296,7 +298,9 @@ class Listener(HTTPServer):
             del self._origins[stream.origin]
 
     def count_for(self, stream: ClientStream, origin: str) -> bool:
-        """Count a proxy's connection for one of its clients. False if this client has too many already."""
+        """Count a connection of a proxy, or of a gateway, for one of its clients. False if this client has
+        too many already.
+        """
         if stream not in self._streams:
             # It is closed, and counts no more; tornado prepares for a next request all the same.
             return True
@@ -325,9 +329,9 @@ class Listener(HTTPServer):
         assert isinstance(stream, ClientStream)
         setattr(request_conn, _PARSE, _parse_few)
         stream.waits()
-        if stream.proxy is not None:
+        if stream.proxy is not None or stream.is_handed_on:
             self.count_for(stream, PROXY)
-        elif self._limits.handed_on is None:
+        if stream.proxy is None and self._limits.handed_on is None:
             return _Request(delegate, stream)
         return _Request(delegate, stream, partial(self._serves, stream, request_conn.context))
 
@@ -350,17 +354,21 @@ class Listener(HTTPServer):
                 return False
             stream.is_handed_on = handed_on is not None
             if handed_on is not None:
-                # Its connection counts for the other gateway, and at that one for the client.
+                self._gateways.add(stream.address)
                 context.remote_ip, context.protocol = handed_on.address, handed_on.scheme
-                return True
+                return self._counts(stream, handed_on.address)
         if stream.proxy is None:
-            return True
+            return stream.origin != PROXY or self._counts(stream, stream.address)
         forwarded = self._limits.proxies.read(stream.proxy, headers)
         context.remote_ip = forwarded.address
         context.protocol = forwarded.scheme or stream.scheme
         if forwarded.host is not None:
             headers["Host"] = forwarded.host
-        if self.count_for(stream, origin_of((forwarded.address,))):
+        return self._counts(stream, forwarded.address)
+
+    def _counts(self, stream: ClientStream, address: str) -> bool:
+        """Count a connection for the client with this address. False if it was turned away."""
+        if self.count_for(stream, origin_of((address,))):
             return True
         self.closed_by_us("refused")
         stream.turn_away()
@@ -454,7 +462,7 @@ class _Request(HTTPMessageDelegate):
 
 LOOPBACK = "loopback"
 PROXY = "proxy"
-"""The key of trusted proxies' connections while they wait for a request; they count for no client."""
+"""The key of connections of trusted proxies and other gateways without a request: they count for nobody."""
 
 
 def _ip(address: Any) -> str:
