@@ -86,6 +86,7 @@ class BaseHandler(HandedOnHandler):
         Await the result where another gateway may have the session, which the request is then handed on to.
         """
         self.login = login
+        self.name_address()
         self._check_share(login)
         self._check_permissions()
         self._check_request()

@@ -139,10 +139,14 @@ class MessageHandler(RelayingHandler):
         self.set_header("Server", "cellgate")
         if owner := self.application.settings.get("owner"):
             self.set_header(OWNER, owner)
-            if address := self.application.settings.get("address"):
-                self.set_header(OWNER_ADDRESS, address)
+        self.name_address()
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
+
+    def name_address(self) -> None:
+        """Name the address of this gateway of a cluster to a sender that is known, and to nobody else."""
+        if getattr(self, "login", None) is not None and (address := self.application.settings.get("address")):
+            self.set_header(OWNER_ADDRESS, address)
 
     @property
     def client_address(self) -> str:
