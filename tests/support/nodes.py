@@ -47,12 +47,12 @@ class Pair:
             )
         self.own(key, node)
 
-    def own(self, key: str, node: str) -> None:
+    def own(self, key: str, node: str, principal: str = PRINCIPAL) -> None:
         """Let a node have a session's key."""
         with psycopg.connect(self.database, autocommit=True) as db:
             db.execute(
                 "INSERT INTO owners (principal, key, node, home) VALUES (%s, %s, %s, %s)",
-                (PRINCIPAL, key, node, node),
+                (principal, key, node, node),
             )
 
     def hop_key(self) -> bytes:

@@ -21,9 +21,6 @@ class HandedOnHandler(MessageHandler):
         """The id of this gateway in its cluster; empty without one."""
         return self.services.sessions.manager.keys.ownership.node
 
-    def note_access(self) -> None:
-        """Note in the audit trail that somebody else than their owner asks for sessions."""
-
     def session_wanted(self) -> str | None:
         """Return the key of the session that the request is about, as far as its head says; else None."""
         return self.path_args[0] if self.path_args and self._under_v1 else None

@@ -338,6 +338,20 @@ def _noted(pair: Pair, address: str) -> str | None:
     return noted if address in noted else None
 
 
+def test_an_access_to_anothers_session_is_noted_once_by_the_gateway_that_was_asked(
+    pair: Pair, key: str
+) -> None:
+    path = f"/v1/sessions/{key}?principal=somebody"
+    pair.own(key, pair.node(pair.one), "somebody")
+    answer = pair.other.get(path)
+    assert (answer.status, answer.headers[OWNER]) == (404, pair.node(pair.one))
+    signed = signer(pair, pair.other).sign(pair.one.url, "GET", path, Forwarded("9.9.9.9", "http"))
+    assert pair.one.get(path, headers={"Cellgate-Hop": signed}).status == 404
+    pair.one.get(f"/v1/sessions/{key}-later?principal=somebody")
+    noted = until(lambda: _noted(pair, f"{key}-later"), "the access is not noted")
+    assert noted.count(f'"session":"{key}"') == 1
+
+
 def test_a_host_that_only_the_other_gateway_has_is_believed_by_a_good_signature(pair: Pair) -> None:
     path = "/v1/me"
     good = signer(pair, pair.other).sign(pair.one.url, "GET", path, Forwarded("9.9.9.9", "https"))
@@ -361,6 +375,8 @@ def test_the_log_says_once_for_each_gateway_why_its_requests_are_refused(pair: P
     late = HopSigner(place, lambda: time.time() - 1000).sign(pair.one.url, "GET", path, client)
     foreign = HopSigner(replace(place, key=b"another")).sign(pair.one.url, "GET", path, client)
     unknown = HopSigner(HopPlace("f" * 32, "", b"another")).sign(pair.one.url, "GET", path, client)
+    nodes = "/v1/cluster"
+    until(lambda: node.encode() in pair.one.get(nodes).body, "the gateways do not know each other")
     for said in (late, foreign, unknown, late, foreign, unknown, "a"):
         assert pair.one.get(path, headers={"Cellgate-Hop": said}).reason == "hop_refused"
     log = pair.one.log.read_text()

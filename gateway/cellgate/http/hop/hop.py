@@ -55,9 +55,6 @@ class HoppingHandler(RelayedHandler, Protocol):
     def made_at(self) -> str | None:
         """Return the first digits of the id of the gateway that made what the request names, if it says."""
 
-    def note_access(self) -> None:
-        """Note in the audit trail that somebody else than their owner asks for sessions."""
-
 
 class Hop:
     """This gateway's way to the others. `keys`: the sessions here, and who has the others."""
@@ -123,9 +120,7 @@ class Hop:
         address = None if owner is None else owner.address
         if owner is None and made_at is not None and made_at != self._place.node[:NODE_DIGITS]:
             address = self._keys.ownership.address_of(made_at)
-        if address is None:
-            handler.note_access()
-        else:
+        if address is not None:
             await self.hand_on(handler, address)
 
     async def hand_on(self, handler: HoppingHandler, address: str, body: bytes | None = None) -> None:
