@@ -96,9 +96,7 @@ class Membership:
 
     def _connect(self) -> Connection:
         """Return a connection that gives up a server without an answer: a beat is of no use after a lease."""
-        db = connect(self._address)
-        db.patience = self.settings.lease
-        return db
+        return connect(self._address, patience=self.settings.lease)
 
     def _join(self) -> None:
         db = self._connect()

@@ -40,8 +40,7 @@ class UserTables(UserDatabase):
         """Connect; with `create`, make the tables if they are missing. Raises StorageError, NotFound."""
         super().__init__(clock, {"by_host": socket.gethostname()})
         self.address = address
-        self._db = connect(address)
-        self._db.patience = PATIENCE_SECONDS
+        self._db = connect(address, patience=PATIENCE_SECONDS)
         try:
             with self._failures("opened"):
                 self._prepare(create=create)
