@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
 from collections.abc import Awaitable
 from functools import partial
 from typing import Final, Protocol
@@ -21,6 +20,7 @@ from cellgate.errors import HopRefused, OwnedElsewhere, OwnerLost
 from cellgate.http.hop.fields import answer_fields, request_fields
 from cellgate.http.hop.peers import Peers
 from cellgate.http.hop.signature import GOOD_SECONDS, HopPlace, HopSigner
+from cellgate.http.hop.silence_watch import SilenceWatch
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.relayed_request import RelayedHandler, RelayedRequest, RelayWay
@@ -40,7 +40,7 @@ EVICTED_SECONDS: Final = 1.0
 """Seconds in which the owner closes a WebSocket, whose login has ended, in its own protocol."""
 
 CLIENT_SILENCE: Final = 600
-"""Seconds after which a client that acknowledges nothing is gone, or one that takes nothing for so long."""
+"""Seconds after which a client that acknowledges nothing is gone."""
 
 
 class HoppingHandler(RelayedHandler, Protocol):
@@ -64,7 +64,8 @@ class Hop:
         self.address = place.address
         self._place = place
         self._keys = keys
-        self._peers = Peers()
+        self._watch = SilenceWatch()
+        self._peers = Peers(self._watch)
         self._told: set[tuple[str, bool]] = set()
 
     def client_of(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
@@ -147,7 +148,7 @@ class Hop:
             connection.close()
             return
         exchange = Exchange(connection, OWNER_NAMED, limited=False, failure=OwnerLost)
-        way = RelayWay(_answer_fields, kept=partial(self._peers.keep, connection), joined=_joined)
+        way = RelayWay(_answer_fields, kept=partial(self._peers.keep, connection), joined=self._joined)
         relay = RelayedRequest(handler, connection, exchange, way)
         if body is not None:
             # It has come, so the client waits for no word to send it.
@@ -160,16 +161,16 @@ class Hop:
     async def close(self) -> None:
         """Close the waiting connections to other gateways."""
         await self._peers.close()
+        await self._watch.close()
 
-
-def _joined(client: IOStream) -> None:
-    """Prepare a client's connection that has become a WebSocket."""
-    if not isinstance(client, ClientStream) or client.closed():
-        return
-    # The owner sees our system acknowledge its pings, so we look at the client's.
-    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_SILENCE * 1000)
-    loop = asyncio.get_running_loop()
-    client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))
+    def _joined(self, client: IOStream) -> None:
+        """Prepare a client's connection that has become a WebSocket."""
+        if not isinstance(client, ClientStream) or client.closed():
+            return
+        # The owner sees our system acknowledge its pings, so we look at the client's.
+        self._watch.add(client.socket, CLIENT_SILENCE, client.drop)
+        loop = asyncio.get_running_loop()
+        client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))
 
 
 def _framing(handler: HoppingHandler, body: bytes | None, *, upgrade: bool) -> Fields:

@@ -97,7 +97,7 @@ class Listener(HTTPServer):
         # Addresses of gateways that have handed requests on: their connections count for their clients.
         self._gateways: set[str] = set()
         # Bytes of connections that are closed.
-        self._received = self._sent = 0
+        self._transferred = 0, 0
         self._listening: dict[int, socket.socket] = {}
         self.shares = Shares(for_principals(settings.connections), part_of_one(settings.connections))
         self.memory = ByteBudget(settings.memory, largest)
@@ -288,8 +288,8 @@ class Listener(HTTPServer):
     def closed(self, stream: ClientStream) -> None:
         """Free the place of a closed connection, and add its bytes."""
         self._streams.pop(stream, None)
-        self._received += stream.pace.received
-        self._sent += stream.pace.sent
+        received, sent = self._transferred
+        self._transferred = received + stream.pace.received, sent + stream.pace.sent
         self._leave_origin(stream)
 
     def _leave_origin(self, stream: ClientStream) -> None:
@@ -318,8 +318,9 @@ class Listener(HTTPServer):
 
     def transferred(self) -> tuple[int, int]:
         """Return the bytes received and sent since the start by HTTP and WebSockets."""
-        received = self._received + sum(stream.pace.received for stream in self._streams)
-        return received, self._sent + sum(stream.pace.sent for stream in self._streams)
+        received, sent = self._transferred
+        received += sum(stream.pace.received for stream in self._streams)
+        return received, sent + sum(stream.pace.sent for stream in self._streams)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Tornado's hook: the next request of a connection may arrive."""
