@@ -102,7 +102,7 @@ class KeyUse:
 
     @property
     def removed_by(self) -> asyncio.Future[Any] | None:
-        """What removes the session's record or files now, if anything does."""
+        """The work that removes the session's record or files now; None if none does."""
         return self.purge if self.purge is not None else self.removal
 
     @property
