@@ -141,6 +141,23 @@ class OwnerLost(CellgateError):
         super().__init__(f"{message}: the request may have been carried out")
 
 
+class HopRefused(CellgateError):
+    """A request says that another gateway hands it on, and does not prove that. `node`: which one it names.
+
+    `apart`: by how many seconds the clocks differ, if nothing else is wrong; None for any other fault.
+    """
+
+    reason = "hop_refused"
+
+    def __init__(self, node: str, apart: float | None = None) -> None:
+        super().__init__(
+            "The request's header Cellgate-Hop, which only gateways of this cluster may send, is not good:"
+            " leave it out. If a gateway has sent it, this one's log says what to do"
+        )
+        self.node = node
+        self.apart = apart
+
+
 class CannotShare(Conflict):
     """A session's workspace can't be another one's too."""
 
@@ -385,6 +402,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     OwnedElsewhere: HTTPStatus.MISDIRECTED_REQUEST,
     OwnerUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,
     OwnerLost: HTTPStatus.BAD_GATEWAY,
+    HopRefused: HTTPStatus.BAD_REQUEST,
     KernelDied: HTTPStatus.CONFLICT,
     KernelBusy: HTTPStatus.CONFLICT,
     CannotBranch: HTTPStatus.CONFLICT,

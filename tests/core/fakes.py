@@ -223,6 +223,10 @@ class FakePool:
         self._faults = faults
         self._numbers = itertools.count()
 
+    def shares_workspaces(self) -> bool:
+        """Whether two kernels may have one workspace."""
+        return True
+
     async def claim(
         self,
         profile: KernelProfile,

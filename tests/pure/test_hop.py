@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tornado.httputil import HTTPHeaders
 
+from cellgate.errors import HopRefused
 from cellgate.http.hop.signature import GOOD_SECONDS, HopPlace, HopSigner
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.wire.owner import HOP, made_at, new_id, node_in
@@ -37,24 +38,43 @@ def test_a_signed_header_tells_whose_the_request_is() -> None:
         (signer("other"), "GET", "/v1/me"),
     ],
 )
-def test_a_header_for_another_request_is_taken_away(reader: HopSigner, method: str, target: str) -> None:
+def test_a_header_for_another_request_is_refused(reader: HopSigner, method: str, target: str) -> None:
     headers = HTTPHeaders({HOP: signer("one").sign("http://other", "GET", "/", CLIENT)})
-    assert reader.read(method, target, headers) is None
+    with pytest.raises(HopRefused) as refused:
+        reader.read(method, target, headers)
+    assert refused.value.node == "one"
     assert HOP not in headers
 
 
+@pytest.mark.parametrize(("at", "apart"), [(1061, 61), (939, 61), (5000, 4000)])
+def test_clocks_that_are_apart_are_told_of(at: float, apart: float) -> None:
+    headers = HTTPHeaders({HOP: signer("one").sign("http://other", "GET", "/", CLIENT)})
+    with pytest.raises(HopRefused) as refused:
+        signer("other", at=at).read("GET", "/", headers)
+    assert (refused.value.node, refused.value.apart) == ("one", apart)
+
+
 @pytest.mark.parametrize("given", ["", " ", "a", "a b c d e", "one 1000 ::1 http ", "\xff", "a" * 10_000])
-def test_what_is_no_signature_is_taken_away(given: str) -> None:
+def test_what_is_no_signature_is_refused(given: str) -> None:
     headers = HTTPHeaders({HOP: given, "X": "y"})
-    assert signer("other").read("GET", "/", headers) is None
+    with pytest.raises(HopRefused) as refused:
+        signer("other").read("GET", "/", headers)
+    assert refused.value.apart is None
     assert dict(headers.get_all()) == {"X": "y"}
+
+
+def test_a_client_without_an_address_is_refused() -> None:
+    headers = HTTPHeaders({HOP: signer("one").sign("http://other", "GET", "/", Forwarded("", "http"))})
+    with pytest.raises(HopRefused):
+        signer("other").read("GET", "/", headers)
 
 
 def test_two_headers_are_none() -> None:
     signed = signer("one").sign("http://other", "GET", "/", CLIENT)
     headers = HTTPHeaders({HOP: signed})
     headers.add(HOP, signed)
-    assert signer("other").read("GET", "/", headers) is None
+    with pytest.raises(HopRefused):
+        signer("other").read("GET", "/", headers)
 
 
 def test_ids_name_the_gateway_that_made_them() -> None:

@@ -14,6 +14,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from cellgate.identity.secrets import SecretKey
+from cellgate.server.hop import HOP_PURPOSE
 from tests.conftest import serving
 from tests.support.free_ports import free_port
 from tests.support.postgresql import postgresql
@@ -21,6 +23,7 @@ from tests.support.server import PATIENCE, GatewayProcess, until
 
 OWNER = "Cellgate-Owner"
 PRINCIPAL = "default"
+CLUSTER_KEY = bytes(range(32))
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,12 @@ class Pair:
             )
         self.own(key, node)
 
-    def own(self, key: str, node: str) -> None:
+    def own(self, key: str, node: str, principal: str = PRINCIPAL) -> None:
         """Let a node have a session's key."""
         with psycopg.connect(self.database, autocommit=True) as db:
             db.execute(
                 "INSERT INTO owners (principal, key, node, home) VALUES (%s, %s, %s, %s)",
-                (PRINCIPAL, key, node, node),
+                (principal, key, node, node),
             )
 
     def leave(self, key: str) -> None:
@@ -62,16 +65,14 @@ class Pair:
 
     def hop_key(self) -> bytes:
         """The key with which gateways sign what they hand on."""
-        with psycopg.connect(self.database) as db:
-            ((key,),) = db.execute("SELECT key FROM node_keys WHERE purpose = 'hop'").fetchall()
-        return bytes(key)
+        return SecretKey(CLUSTER_KEY).derived(HOP_PURPOSE)
 
 
 def cluster_key(folder: Path) -> Path:
     """Make the key that all gateways of a cluster need; return its file, in `folder`."""
     file = folder / "cluster.key"
     file.touch(0o600)
-    file.write_bytes(bytes(range(32)))
+    file.write_bytes(CLUSTER_KEY)
     return file
 
 

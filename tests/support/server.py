@@ -88,7 +88,7 @@ class GatewayProcess:
         self.data_dir = data_dir
         self.log = data_dir.with_suffix(".log")
         logged = self.log.stat().st_size if self.log.exists() else 0
-        self.token = TOKEN
+        self.token = str(options.pop("token", TOKEN))
         self.users_at = ("--data-dir", str(data_dir))
         # On demand, each kernel that a test does not use is one too many.
         # Many tests show wrong tokens to a gateway that they share.
@@ -101,7 +101,7 @@ class GatewayProcess:
             "serve",
             f"--port={options.pop('port', 0)}",
             f"--data-dir={data_dir}",
-            *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
+            *([] if options.get("no_auth") else [f"--token={self.token}"]),
             f"--backend={backend}",
             *(f"--ServeApp.{name}={value}" for name, value in options.items()),
         ]

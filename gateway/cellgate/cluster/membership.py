@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,8 +32,6 @@ from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 
-HOP_PURPOSE = "hop"
-KEY_BYTES = 32
 PAUSE_SECONDS = 0.2
 """The shortest time between two beats, however often a node is full and then is not."""
 END_SECONDS = 2.0
@@ -46,14 +43,13 @@ class Membership:
 
     `measure` returns its load; it is called on the loop after each beat, for the next one. `beaten` is called
     after each beat, with whether others may have taken sessions over since the one before. `lost` is done
-    when the node's name is another's. `hop_key`: the key with which all nodes sign what they hand on.
+    when the node's name is another's.
     """
 
     def __init__(self, node: str, settings: ClusterSettings, address: RecordAddress, lane: Lane) -> None:
         self.node = node
         self.settings = settings
         self.incarnation = 0
-        self.hop_key = b""
         self.nodes: Mapping[str, Node] = {}
         self.takeovers = 0
         self.measure: Callable[[], Load] = Load
@@ -110,9 +106,7 @@ class Membership:
 
     def _connect(self) -> Connection:
         """Return a connection that gives up a server without an answer: a beat is of no use after a lease."""
-        db = connect(self._address)
-        db.patience = self.settings.lease
-        return db
+        return connect(self._address, patience=self.settings.lease)
 
     def _join(self) -> None:
         db = self._connect()
@@ -121,8 +115,6 @@ class Membership:
                 db.execute(LOCK_MAKING)
                 for statement in statements.TABLES.split(";"):
                     db.execute(statement)
-                made = {"purpose": HOP_PURPOSE, "key": secrets.token_bytes(KEY_BYTES)}
-                ((self.hop_key,),) = db.execute(statements.KEY, made).fetchall()
             row = db.execute(statements.JOIN, self.asked(url=self.settings.advertise)).fetchone()
         except psycopg.Error as error:
             db.close()

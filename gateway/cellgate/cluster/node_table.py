@@ -11,6 +11,7 @@ from cellgate.cluster import statements
 from cellgate.cluster.nodes import Node, node_of
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.record.store.postgresql.record_connection import (
+    ANSWER_SECONDS,
     Connection,
     RecordAddress,
     connect,
@@ -46,7 +47,7 @@ class NodeTable:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        db = connect(self._address)
+        db = connect(self._address, patience=ANSWER_SECONDS)
         try:
             yield db
         except psycopg.errors.UndefinedTable as error:

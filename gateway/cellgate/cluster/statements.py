@@ -41,10 +41,6 @@ CREATE TABLE IF NOT EXISTS shares (
     principal text PRIMARY KEY,
     by_node jsonb NOT NULL
 ) WITH (fillfactor = 50);
-CREATE TABLE IF NOT EXISTS node_keys (
-    purpose text PRIMARY KEY,
-    key bytea NOT NULL
-);
 CREATE INDEX IF NOT EXISTS owners_of_node ON owners (node) WHERE node IS NOT NULL
 """
 
@@ -73,9 +69,6 @@ JOIN: Final = """INSERT INTO nodes AS n
     ON CONFLICT (id) DO UPDATE SET incarnation = n.incarnation + 1, url = excluded.url, state = 'up',
         takeovers = 0, lease = excluded.lease, beat_at = clock_timestamp(), steady_since = clock_timestamp()
     RETURNING incarnation"""
-KEY: Final = """INSERT INTO node_keys AS k VALUES (%(purpose)s, %(key)s)
-    ON CONFLICT (purpose) DO UPDATE SET key = k.key RETURNING key"""
-"""Returns the key that all nodes have for a purpose; the first node's is made."""
 BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
         steady_since = CASE WHEN beat_at < clock_timestamp() - {_LEASE} / 2
             OR greatest(beat_at, steady_since) > clock_timestamp()

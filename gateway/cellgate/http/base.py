@@ -86,6 +86,7 @@ class BaseHandler(HandedOnHandler):
         Await the result where another gateway may have the session, which the request is then handed on to.
         """
         self.login = login
+        self.name_address()
         self._check_share(login)
         self._check_permissions()
         self._check_request()
@@ -93,10 +94,7 @@ class BaseHandler(HandedOnHandler):
         if hop is None:
             return None
         # A method that the resource does not have is refused here: nothing would pass the body on.
-        elsewhere = hop.look(self) if needs_of(self, self.request.method or "") is not None else None
-        if elsewhere is None:
-            self.note_access()
-        return elsewhere
+        return hop.look(self) if needs_of(self, self.request.method or "") is not None else None
 
     def _authenticate(self) -> Login | Ask:
         """Return the login of the request's token or, without a token, of the browser's sign-in."""
@@ -149,8 +147,7 @@ class BaseHandler(HandedOnHandler):
         """Check the request's parameters, the owner of its sessions, and its body."""
         self._read_query()
         self._find_owner()
-        if self.services.front.hop is None:
-            self.note_access()
+        self._note_access()
         self._check_body()
 
     def _count_for(self, login: Login) -> None:
@@ -215,8 +212,14 @@ class BaseHandler(HandedOnHandler):
         if self.path_args and self._under_v1:
             self.login.reach.check(self.path_args[0])
 
-    def note_access(self) -> None:
-        """Note in the audit trail that somebody else than their owner asks for sessions."""
+    def _note_access(self) -> None:
+        """Note in the audit trail that somebody else than their owner asks for sessions.
+
+        Of a request that is handed on, the gateway notes it that the sender has asked.
+        """
+        stream = self.client_stream
+        if stream is not None and stream.is_handed_on:
+            return
         if self._needs_token and self.owner != self.principal.name:
             self.services.storage.trail.accessed(
                 {

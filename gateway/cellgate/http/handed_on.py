@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cellgate.errors import OwnedElsewhere
 from cellgate.http.message import MessageHandler
-from cellgate.wire.owner import UUID_LENGTH, node_in
+from cellgate.wire.owner import OWNER_ADDRESS, UUID_LENGTH, node_in
 
 
 class HandedOnHandler(MessageHandler):
@@ -16,13 +16,20 @@ class HandedOnHandler(MessageHandler):
     owner: str
     """The principal whose sessions the request is about."""
 
+    def set_default_headers(self) -> None:
+        """Set the headers of every answer, also of one that replaces another that was begun."""
+        super().set_default_headers()
+        self.name_address()
+
+    def name_address(self) -> None:
+        """Name the address of this gateway of a cluster to a sender that is known, and to nobody else."""
+        if getattr(self, "login", None) is not None and (address := self.application.settings.get("address")):
+            self.set_header(OWNER_ADDRESS, address)
+
     @property
     def node(self) -> str:
         """The id of this gateway in its cluster; empty without one."""
         return self.services.sessions.manager.keys.ownership.node
-
-    def note_access(self) -> None:
-        """Note in the audit trail that somebody else than their owner asks for sessions."""
 
     def session_wanted(self) -> str | None:
         """Return the key of the session that the request is about, as far as its head says; else None."""

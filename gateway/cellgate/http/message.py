@@ -28,7 +28,7 @@ from cellgate.http.relayed_request import RelayingHandler
 from cellgate.http.unfit import unfit
 from cellgate.identity.principal import Login
 from cellgate.wire.base import Query
-from cellgate.wire.owner import OWNER, OWNER_ADDRESS
+from cellgate.wire.owner import OWNER
 from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
 from cellgate_kernels.codec.encoding import encode_in_steps
@@ -139,8 +139,6 @@ class MessageHandler(RelayingHandler):
         self.set_header("Server", "cellgate")
         if owner := self.application.settings.get("owner"):
             self.set_header(OWNER, owner)
-            if address := self.application.settings.get("address"):
-                self.set_header(OWNER_ADDRESS, address)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cellgate.identity.login_bytes import bytes_of, login_of
+from cellgate.identity.login_bytes import LoginBytes
 from cellgate.identity.principal import Login
 
 MOST_LOGINS: Final = 10_000
@@ -42,7 +42,8 @@ class _Used:
 class DerivedTokens:
     """All derived tokens. `is_valid`: returns whether a login is still valid.
 
-    `key`: that of all gateways of a cluster; None: the tokens are this gateway's own.
+    `key`: that of all gateways of a cluster; None: the tokens are this gateway's own. `mark`: the
+    administrator's, as of `LoginBytes`.
     """
 
     def __init__(
@@ -50,18 +51,20 @@ class DerivedTokens:
         is_valid: Callable[[Login], bool],
         *,
         key: bytes | None = None,
+        mark: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_valid = is_valid
         self._clock = clock
         self._key = key or secrets.token_bytes(KEY_BYTES)
         self._shared = key is not None
+        self._bytes = LoginBytes(mark)
         self._logins: OrderedDict[str, _Used] = OrderedDict()
         """Logins by their names, the most recently used last."""
 
     def make(self, login: Login, thing: str) -> str:
         """Return the token for a thing that this login may use."""
-        name = bytes_of(login).hex() if self._shared else self._hash(*_words(login))[:NAME_DIGITS]
+        name = self._bytes.write(login).hex() if self._shared else self._hash(*_words(login))[:NAME_DIGITS]
         self._use(name, login)
         return f"{name}.{self._hash(name, thing)}"
 
@@ -75,7 +78,7 @@ class DerivedTokens:
             return None
         if not hmac.compare_digest(proof, self._hash(name, thing)):
             return None
-        login = login_of(bytes.fromhex(name)) if used is None else used.login
+        login = self._bytes.read(bytes.fromhex(name)) if used is None else used.login
         if login is None or not self._is_valid(login):
             return None
         self._use(name, login)

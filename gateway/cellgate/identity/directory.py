@@ -17,6 +17,7 @@ from typing import Protocol
 from cellgate.errors import InvalidToken, StorageError
 from cellgate.identity.principal import DEFAULT, Login, Principal, Role
 from cellgate.identity.secrets import SECRET_KEY, Box, Secret, SecretKey, open_boxes, what_to_do
+from cellgate.identity.shared_reading import SharedReading
 from cellgate.identity.store.interface import Act, Everybody, Token, User, UserReader
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
@@ -99,6 +100,7 @@ class PrincipalDirectory:
         self._removed: dict[str, float] = {}
         self._tasks = Supervisor()
         self._lane = Lane("principals", 1)
+        self._readings = SharedReading(self._read_users, self._tasks, monotonic)
 
     # Asking
 
@@ -212,11 +214,13 @@ class PrincipalDirectory:
         self._lane.close()
 
     async def refresh(self) -> None:
-        """Read the store if it has changed. Raises StorageError.
+        """Read the store if it has changed. Raises StorageError, at once if a reading has just failed.
 
-        The stamp changes only together with the content: callers meanwhile wait for a reading, too. If a
-        reading's caller was cancelled, the next reading brings its content.
+        The stamp changes only together with the content: callers meanwhile wait for a reading, too.
         """
+        await self._readings.wait_briefly()
+
+    async def _read_users(self) -> None:
         reading = await self._lane.run(self._look_at_users)
         self._stamp = reading.stamp
         if reading.content is not self._content:
@@ -231,7 +235,7 @@ class PrincipalDirectory:
 
     async def _look(self, listener: DirectoryListener) -> float:
         try:
-            await self.refresh()
+            await self._readings.wait()
             self._failed_since = None
             self._told = ""
         except CellgateError as error:

@@ -20,7 +20,7 @@ _SIGNED: Final = {kind.__name__: kind for kind in (JwtLogin, LibreChatLogin)}
 
 
 class _Words(msgspec.Struct, frozen=True, array_like=True):
-    """A login. `kind`: its class; `key`: of a login by a signed token."""
+    """A login. `kind`: its class; `key`: of a login by a signed token, or the administrator's mark."""
 
     kind: str
     name: str
@@ -36,35 +36,53 @@ class _Words(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Words)
 
 
-def bytes_of(login: Login) -> bytes:
-    """Return a login as bytes."""
-    reach = login.reach
-    words = _Words(
-        type(login).__name__,
-        login.principal.name,
-        login.principal.role,
-        sorted(login.permissions),
-        reach.prefix,
-        reach.exact,
-        login.id,
-        login.expires,
-        login.key if isinstance(login, JwtLogin) else "",
-    )
-    return msgspec.msgpack.encode(words)
+class LoginBytes:
+    """Writes and reads logins. `mark`: tells the gateway's own token from others, and nothing else of it.
 
+    The administrator's login has it: it ends with that token, which no store of users knows.
+    """
 
-def login_of(value: bytes) -> Login | None:
-    """Return the login of these bytes; None for those of a version that knows others."""
-    try:
-        words = _decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    principal, reach = Principal(words.name, words.role), Reach(words.prefix, exact=words.exact)
-    parts = (principal, frozenset(words.permissions), reach, words.id, words.expires)
-    if (signed := _SIGNED.get(words.kind)) is not None:
-        return signed(*parts, key=words.key)
-    if (plain := _PLAIN.get(words.kind)) is None:
-        return None
-    login = plain(*parts)
-    # The administrator is one object, not one of several that are equal.
-    return DEFAULT if login == DEFAULT else login
+    def __init__(self, mark: str = "") -> None:
+        self._mark = mark
+
+    def write(self, login: Login) -> bytes:
+        """Return a login as bytes."""
+        reach = login.reach
+        words = _Words(
+            type(login).__name__,
+            login.principal.name,
+            login.principal.role,
+            sorted(login.permissions),
+            reach.prefix,
+            reach.exact,
+            login.id,
+            login.expires,
+            self._key_of(login),
+        )
+        return msgspec.msgpack.encode(words)
+
+    def _key_of(self, login: Login) -> str:
+        if login == DEFAULT:
+            return self._mark
+        return login.key if isinstance(login, JwtLogin) else ""
+
+    def read(self, value: bytes) -> Login | None:
+        """Return the login of these bytes; None for the administrator's by another token.
+
+        Also None for those of a version that knows other logins.
+        """
+        try:
+            words = _decoder.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        principal, reach = Principal(words.name, words.role), Reach(words.prefix, exact=words.exact)
+        parts = (principal, frozenset(words.permissions), reach, words.id, words.expires)
+        if (signed := _SIGNED.get(words.kind)) is not None:
+            return signed(*parts, key=words.key)
+        if (plain := _PLAIN.get(words.kind)) is None:
+            return None
+        login = plain(*parts)
+        if login != DEFAULT:
+            return login
+        # The administrator is one object, not one of several that are equal.
+        return DEFAULT if words.key == self._mark else None

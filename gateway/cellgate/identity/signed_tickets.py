@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from cellgate.identity.login_bytes import bytes_of, login_of
+from cellgate.identity.login_bytes import LoginBytes
 from cellgate.identity.principal import Login
 from cellgate.identity.store.interface import SignInLedger
 from cellgate.identity.text_signer import TextSigner
@@ -68,11 +68,15 @@ class GrantForm(Generic[G]):
 class SharedSignIns:
     """What the gateways of a cluster share: the key, and what ended early. `close` it at the end.
 
-    `is_ended`: whether the store of users says that a sign-in, given by its digest, was ended.
+    `is_ended`: whether the store of users says that a sign-in, given by its digest, was ended. `mark`: the
+    administrator's, as of `LoginBytes`.
     """
 
-    def __init__(self, key: bytes, ledger: SignInLedger, is_ended: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, key: bytes, ledger: SignInLedger, is_ended: Callable[[bytes], bool], *, mark: str = ""
+    ) -> None:
         self.signer = TextSigner(key)
+        self.logins = LoginBytes(mark)
         self.is_ended = is_ended
         self._ledger = ledger
         self._lane = Lane("sign-ins", 1)
@@ -149,9 +153,9 @@ class SignedTickets(Generic[G]):
         return self._good(known.grant)
 
     def end(self, secret: str) -> bool:
-        """End a sign-in at this gateway. Returns whether it is one, ended or not."""
+        """End a sign-in at this gateway. Returns whether it is one that the store does not have as ended."""
         read = self._read(SIGN_IN, secret)
-        if read is None:
+        if read is None or self._shared.is_ended(read.value):
             return False
         self._ended[read.value] = None
         if len(self._ended) > MOST:
@@ -173,7 +177,7 @@ class SignedTickets(Generic[G]):
 
     def _sign(self, purpose: str, grant: G, seconds: float) -> str:
         until, nonce = self._clock() + seconds, secrets.token_bytes(NONCE_BYTES)
-        body = _Body(bytes_of(grant.login), self._form.write(grant), until, nonce)
+        body = _Body(self._shared.logins.write(grant.login), self._form.write(grant), until, nonce)
         return self._shared.signer.sign(f"{self._form.thing} {purpose}", msgspec.msgpack.encode(body))
 
     def _read(self, purpose: str, text: str) -> _Read[G] | None:
@@ -185,7 +189,7 @@ class SignedTickets(Generic[G]):
             body = _decoder.decode(given)
         except msgspec.MsgspecError:
             return None
-        login, now = login_of(body.login), self._clock()
+        login, now = self._shared.logins.read(body.login), self._clock()
         grant = None if login is None else self._form.read(login, body.about)
         if grant is None or body.until <= now:
             return None

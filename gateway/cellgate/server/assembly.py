@@ -34,7 +34,7 @@ from cellgate.server.hop import open_hop
 from cellgate.server.hub_activity import HubActivity
 from cellgate.server.kernels import open_ground, open_kernels
 from cellgate.server.observing import Observer, Sampler
-from cellgate.server.people import Changes, measure_records, open_people, watch_quotas
+from cellgate.server.people import Changes, cluster_users, measure_records, open_people, watch_quotas
 from cellgate.server.sessions import open_sessions, recover_sessions
 from cellgate.server.settings import GatewaySettings
 from cellgate.server.storage import open_storage
@@ -132,7 +132,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     sockets = bind(front.ip, front.port, "--port")
     ports_sockets = [] if front.ports_port is None else bind(front.ip, front.ports_port, "--ports-port")
     ground = await open_ground(settings, stack)
-    people = await open_people(settings, metrics, lanes, stack)
+    users = await cluster_users(settings, lanes)
+    people = await open_people(settings, users, metrics, stack)
     authentication = people.access.authentication
     debug_sockets = bind_debug() if front.e2b_debug else []
     acts = ActRecorder(authentication.directory, storage.journal)
@@ -141,7 +142,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     observer = Observer(metrics, tracer)
     kernels = open_kernels(settings, ground, observer, stack)
     sessions = open_sessions(settings, storage, people, kernels, ground.folders, observer, stack)
-    hop = open_hop(settings, storage, sessions.manager.keys, stack)
+    hop = open_hop(storage, users, sessions.manager.keys, stack)
     shown = open_front(settings, ports_sockets, authentication, metrics, tracer or Tracer(), lanes.texts, hop)
     services = Services(storage, people, kernels, sessions, shown)
     metrics.watch(lambda: _readings(services))

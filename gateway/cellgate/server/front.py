@@ -188,7 +188,7 @@ def _listener(
 ) -> Listener:
     return Listener(
         application,
-        settings=settings if hop is None else replace(settings, handed_on=hop.signer.read),
+        settings=settings if hop is None else replace(settings, handed_on=hop.client_of),
         certificate=certificate,
         closed_by_us=lambda reason: services.front.metrics.closed_connections[reason].inc(),
         gateway=application.settings.get("owner"),

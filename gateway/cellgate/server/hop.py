@@ -7,17 +7,20 @@ from contextlib import AsyncExitStack
 from cellgate.http.hop.hop import Hop
 from cellgate.http.hop.signature import HopPlace
 from cellgate.http.services import Storage
-from cellgate.server.settings import GatewaySettings
+from cellgate.identity.store.opening import ClusterUsers
 from cellgate.sessions.keys import SessionKeys
+
+HOP_PURPOSE = "hop"
 
 
 def open_hop(
-    settings: GatewaySettings, storage: Storage, keys: SessionKeys, stack: AsyncExitStack
+    storage: Storage, users: ClusterUsers | None, keys: SessionKeys, stack: AsyncExitStack
 ) -> Hop | None:
-    """Return the way to the other gateways; None without a cluster."""
-    if settings.cluster is None or storage.cluster is None:
+    """Return the way to the other gateways, which have the same users' key; None without a cluster."""
+    if storage.cluster is None or users is None:
         return None
     member = storage.cluster.membership
-    hop = Hop(HopPlace(member.node, settings.cluster.advertise, member.hop_key), keys)
+    place = HopPlace(member.node, member.settings.advertise, users.key.derived(HOP_PURPOSE))
+    hop = Hop(place, keys)
     stack.push_async_callback(hop.close)
     return hop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import chain
@@ -22,6 +23,7 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.identity.principal import Login
 from cellgate.identity.provider import open_keys
+from cellgate.identity.secrets import SecretKey
 from cellgate.identity.signed_tickets import SharedSignIns
 from cellgate.identity.store.opening import ClusterUsers, UsersPlace, reader_of_users, users_of_cluster
 from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
@@ -31,19 +33,21 @@ from cellgate.server.settings import FrontSettings, GatewaySettings
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.threads import Lane, ThreadLanes
 
+MARK_DIGITS = 32
+
 
 async def open_people(
-    settings: GatewaySettings, metrics: Metrics, lanes: ThreadLanes, stack: AsyncExitStack
+    settings: GatewaySettings, cluster: ClusterUsers | None, metrics: Metrics, stack: AsyncExitStack
 ) -> People:
     """Open the users of data folder or cluster, and all ways to log in. Raises InvalidInput, StorageError."""
     people, provider, hub = settings.people, None, None
-    cluster = await _users_of_cluster(settings, lanes)
     reader = reader_of_users(settings.data_dir) if cluster is None else cluster.reader
     directory = PrincipalDirectory(reader, people.token)
-    shared = None
+    shared, mark = None, ""
     if cluster is not None:
+        mark = _mark_of(people.token, cluster.key)
         key = cluster.key.derived("sign-ins")
-        shared = SharedSignIns(key, cluster.ledger, directory.is_sign_in_ended)
+        shared = SharedSignIns(key, cluster.ledger, directory.is_sign_in_ended, mark=mark)
         stack.push_async_callback(shared.close)
     others: list[Authenticator] = []
     if people.librechat_key is not None:
@@ -80,21 +84,25 @@ async def open_people(
         usage=Usage(people.quotas.policy, authentication.role_of, refused=metrics.quota_refused),
         sign_ins=SignIns(authentication.is_valid, shared=shared),
         derived_tokens=DerivedTokens(
-            authentication.is_valid, key=None if cluster is None else cluster.key.derived("tokens")
+            authentication.is_valid, key=None if cluster is None else cluster.key.derived("tokens"), mark=mark
         ),
         provider=provider,
         hub=hub,
     )
 
 
-async def _users_of_cluster(settings: GatewaySettings, lanes: ThreadLanes) -> ClusterUsers | None:
+def _mark_of(token: str | None, key: SecretKey) -> str:
+    """Return the mark of the gateway's own token: without the key, no token can be tried against it."""
+    return hmac.digest(key.derived("administrator"), (token or "").encode(), "sha256").hex()[:MARK_DIGITS]
+
+
+async def cluster_users(settings: GatewaySettings, lanes: ThreadLanes) -> ClusterUsers | None:
     """Return the users of the cluster that the gateway is of, if it is of one. Raises StorageError."""
     cluster = settings.cluster
     if cluster is None:
         return None
-    return await lanes.bulk.run(
-        users_of_cluster, UsersPlace(settings.data_dir, cluster.address, settings.people.cluster_key)
-    )
+    place = UsersPlace(settings.data_dir, cluster.address, settings.people.cluster_key)
+    return await lanes.bulk.run(users_of_cluster, place)
 
 
 def _access(front: FrontSettings, authentication: Authentication) -> AccessPolicy:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellgate.errors import Fenced, ShuttingDown
 from cellgate.fairness.reservation import Reservation
@@ -78,11 +79,15 @@ class Erasure:
 
 @dataclass(slots=True)
 class KeyUse:
-    """The use of one key. A session being opened is live before its opening ends; an erasure holds no key."""
+    """The use of one key. A session being opened is live before its opening ends; an erasure holds no key.
+
+    `removal`: done once a session has been deleted, which ends it and removes its files.
+    """
 
     session: Session | None = None
     opening: Opening | None = None
     purge: asyncio.Task[Purge] | None = None
+    removal: asyncio.Future[None] | None = None
     erasure: Erasure | None = None
 
     @property
@@ -93,7 +98,12 @@ class KeyUse:
     @property
     def taken(self) -> bool:
         """Whether no other session can be opened under the key now."""
-        return self.open or self.purge is not None
+        return self.open or self.removed_by is not None
+
+    @property
+    def removed_by(self) -> asyncio.Future[Any] | None:
+        """The work that removes the session's record or files now; None if none does."""
+        return self.purge if self.purge is not None else self.removal
 
     @property
     def made(self) -> Session | None:
@@ -127,6 +137,18 @@ class SessionKeys:
             self.ownership.release(*owned)
             if use.erasure is None:
                 self.uses.pop(owned, None)
+
+    @contextmanager
+    def removing(self, owned: Owned) -> Iterator[None]:
+        """Let no session be opened under a key while the context lasts, in which none is being removed."""
+        use, removal = self.use(owned), asyncio.get_running_loop().create_future()
+        use.removal = removal
+        try:
+            yield
+        finally:
+            use.removal = None
+            removal.set_result(None)
+            self.release(owned)
 
     def sessions(self) -> list[Session]:
         """Return all live sessions."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from cellgate.errors import NotFound
+from cellgate.errors import Conflict, NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.files.workspace import folder_of
 from cellgate.record.rows import SessionRow
@@ -77,22 +77,25 @@ class SessionPurger:
         """Remove an ended session's files and record for the gateway; False: the session is live again.
 
         Returns when its rows are removed; their bytes are erased later, together with those of others. Raises
-        OwnedElsewhere if another gateway has the session or its files, and StorageError.
+        OwnedElsewhere if another gateway has the session or its files, Conflict if the session was used since
+        the row was read, and StorageError.
         """
         owned = (row.principal, row.key)
         await self._keys.check_home(owned)
         if self._keys.closing or self._keys.find(owned).open:
             return False
-        purged = await self._purge(owned, by="gateway", reason=reason)
+        purged = await self._purge(owned, by="gateway", reason=reason, chosen=row)
         await asyncio.wait([purged.removed])
         return purged.removed.exception() is None
 
-    async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
-        """Start a purge, or join the one in progress."""
+    async def _purge(self, owned: Owned, *, by: str, reason: str, chosen: SessionRow | None = None) -> Purge:
+        """Start a purge, or join the one in progress. `chosen`: the row for which the gateway decided it."""
         use = self._keys.use(owned)
         if use.purge is None:
             key = owned[1]
-            use.purge = self._tasks.share(self._do_purge(owned, by, reason), f"purge {key}", session=key)
+            use.purge = self._tasks.share(
+                self._do_purge(owned, by, reason, chosen), f"purge {key}", session=key
+            )
             use.purge.add_done_callback(lambda _: self._purged(owned))
         return await outcome(use.purge, shutting_down)
 
@@ -100,7 +103,22 @@ class SessionPurger:
         self._keys.use(owned).purge = None
         self._keys.release(owned)
 
-    async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
+    async def _check_unused(self, owned: Owned, chosen: SessionRow) -> None:
+        """Check that nobody has used an ended session since the row was read. Raises Conflict, NotFound.
+
+        The key is claimed first: from then on no other gateway uses the session.
+        """
+        await self._keys.claim(owned)
+        await self._journal.commit()
+        row = await self._journal.reads.session(*owned)
+        if row is None:
+            raise NotFound(f"No session {owned[1]!r}")
+        if (row.id, row.state, row.last_activity) != (chosen.id, chosen.state, chosen.last_activity):
+            raise Conflict(f"The session {owned[1]!r} was used again and is not to go yet")
+
+    async def _do_purge(self, owned: Owned, by: str, reason: str, chosen: SessionRow | None) -> Purge:
+        if chosen is not None:
+            await self._check_unused(owned, chosen)
         await self._delete(*owned)
         row = await self._journal.reads.session(*owned)
         if row is None:

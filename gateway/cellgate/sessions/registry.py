@@ -185,8 +185,8 @@ class SessionRegistry:
             limits = _with_disk_of(limits, sharer, body)
         while True:
             use = self.keys.find(owned)
-            if use.purge is not None:
-                await asyncio.wait([use.purge])
+            if use.removed_by is not None:
+                await asyncio.wait([use.removed_by])
             elif (session := use.session) is not None:
                 if not session.ending:
                     session.record.begin_idleness()
@@ -232,7 +232,7 @@ class SessionRegistry:
             raise InvalidInput("workspace_of names the session itself")
         if body.checkpoint == AUTO:
             raise InvalidInput("checkpoint: sessions with one workspace can't be rolled back")
-        await self.keys.check_ours(other)
+        await self.opener.workspaces.check_here(owned, other)
         if (opening := self.keys.find(other).opening) is not None:
             await asyncio.wait([opening.task])
         if (purge := self.keys.find(other).purge) is not None:
@@ -240,6 +240,8 @@ class SessionRegistry:
         live = self.keys.find(other).session
         if live is not None and live.is_deleted:
             raise CannotShare(f"The session {key!r} is being deleted")
+        if live is None and (removal := self.keys.find(other).removal) is not None:
+            await asyncio.wait([removal])
         row = await self._journal.reads.session(*other) if live is None else live.row
         if row is None:
             raise NotFound(f"No session {key!r}")
@@ -347,7 +349,7 @@ class SessionRegistry:
         owned = (principal, check_session_key(key))
         use = self.keys.uses.get(owned)
         session = None if use is None else use.session
-        if use and session and not (self.keys.closing or session.ending or use.purge is not None):
+        if use and session and not (self.keys.closing or session.ending or use.removed_by is not None):
             if language is not None:
                 parse_language(language)
             session.record.begin_idleness()
@@ -439,26 +441,26 @@ class SessionRegistry:
         Raises NotFound, and OwnedElsewhere if another gateway has the session or its files.
         """
         owned = (principal, check_session_key(key))
-        if (opening := self.keys.find(owned).opening) is not None:
-            await asyncio.wait([opening.task])
-        session = self.keys.find(owned).session
-        if session is not None:
-            held = await self.opener.workspaces.is_held(session.row)
-            await self._end(session, "deleted", keep_files=held)
-        row = await self._journal.reads.session(*owned)
-        if row is not None and not self.keys.find(owned).open:
-            await self.keys.check_home(owned)
-            # Needed too if the session was already ending for another reason, which kept its files.
-            try:
+        while (removal := self.keys.find(owned).removal) is not None:
+            await asyncio.wait([removal])
+        with self.keys.removing(owned):
+            if (opening := self.keys.find(owned).opening) is not None:
+                await asyncio.wait([opening.task])
+            session = self.keys.find(owned).session
+            if session is not None:
+                held = await self.opener.workspaces.is_held(session.row)
+                await self._end(session, "deleted", keep_files=held)
+            row = await self._journal.reads.session(*owned)
+            if row is not None and not self.keys.find(owned).open:
+                await self.keys.check_home(owned)
+                # Needed too if the session was already ending for another reason, which kept its files.
                 await self.opener.claimed(owned)
                 if not await self.opener.workspaces.is_held(row):
                     await self._parts.workspaces.of(folder_of(row)).remove()
-            finally:
-                self.keys.release(owned)
-        elif row is None and session is None:
-            raise NotFound(f"No session {key!r}")
-        if row is not None:
-            self.opener.variables.forget(principal, row.id)
+            elif row is None and session is None:
+                raise NotFound(f"No session {key!r}")
+            if row is not None:
+                self.opener.variables.forget(principal, row.id)
 
     def end_all(self, principal: str, cause: str) -> None:
         """End all sessions of a principal in the background; their files and records stay."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from cellgate.errors import Fenced, NotFound, OwnedElsewhere
+from cellgate.errors import Conflict, Fenced, NotFound, OwnedElsewhere
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.purger import SessionPurger
@@ -75,9 +75,9 @@ class Retention:
                 if not await self._purger.purge_ended(*found):
                     break
                 count += 1
-            except (OwnedElsewhere, Fenced, NotFound):
-                # Another gateway has this session or its files, opens it again just now, or was first to
-                # purge it.
+            except (OwnedElsewhere, Fenced, NotFound, Conflict):
+                # Another gateway has this session or its files, opens it again just now, was first to purge
+                # it, or the session was used in between.
                 elsewhere.add(found[0].id)
         return count
 

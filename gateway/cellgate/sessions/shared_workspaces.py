@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from cellgate.errors import CannotShare, OwnedElsewhere
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_name, folder_of
 from cellgate.quotas.usage import Usage
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.keys import SessionKeys
+from cellgate.sessions.ownership import Owned
 
 
 class SharedWorkspaces:
@@ -29,6 +31,30 @@ class SharedWorkspaces:
     def add(self, row: SessionRow) -> None:
         """Note that another session gets this session's workspace."""
         self._names.add(folder_of(row))
+
+    async def check_here(self, owned: Owned, other: Owned) -> None:
+        """Check that the files of the session `other`, which `owned` is to share, are at this gateway.
+
+        Raises CannotShare if they were lost with a gateway, or another gateway has them and `owned` is here;
+        OwnedElsewhere if `owned` can be opened there, and StorageError.
+        """
+        if self._keys.find(other).open:
+            return
+        try:
+            moved = (await self._keys.claim(other)).moved
+        except OwnedElsewhere as error:
+            if self._keys.find(owned).open or await self._keys.ownership.home(*owned) is not None:
+                raise CannotShare(
+                    f"The sessions {owned[1]!r} and {other[1]!r} are at two gateways: choose another key"
+                ) from error
+            raise
+        finally:
+            self._keys.release(other)
+        if moved:
+            raise CannotShare(
+                f"The files of the session {other[1]!r} were lost with the gateway that had them. Run a cell"
+                " there first: its result tells of the loss, and its new workspace can be shared"
+            )
 
     async def load(self) -> set[str]:
         """Return the names of the kept folders of all recorded sessions; note those that several share."""

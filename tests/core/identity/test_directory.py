@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.identity.directory import PATIENCE_SECONDS, PrincipalDirectory
 from cellgate.identity.principal import GRANTED, Reach, Role
+from cellgate.identity.shared_reading import PAUSE_SECONDS
 from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate.identity.store.user_file import PRINCIPALS, TICK_NS
 from cellgate.identity.tokens import digest
@@ -154,6 +156,54 @@ async def test_a_change_read_for_a_request_that_is_gone_counts_for_the_next(
     slow.go_on.set()
     assert directory.is_behind()
     await directory.catch_up()
+    assert directory.login(given) is None
+
+
+async def test_all_who_wait_while_the_store_does_not_answer_share_one_reading(
+    path: Path, directory: PrincipalDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await user_with_token(path, directory)
+    readings = 0
+    slow = SlowReading(directory, monkeypatch)
+
+    def failing(**how: bool) -> Any:
+        nonlocal readings
+        readings += 1
+        slow(**how)
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(directory._users, "read", failing)
+    first = asyncio.ensure_future(directory.refresh())
+    await asyncio.to_thread(slow.begun.wait, 30)
+    others = [asyncio.ensure_future(directory.check_secrets("ada", ["NEW"])) for _ in range(50)]
+    await asyncio.sleep(0)
+    slow.go_on.set()
+    ended = await asyncio.gather(first, *others, return_exceptions=True)
+    assert {str(error) for error in ended} == {"no answer"}
+    for _ in range(3):
+        with pytest.raises(StorageError, match="no answer"):
+            await directory.check_secrets("ada", ["NEW"])
+    assert readings == 1, "what has just failed is not tried for each request"
+    monkeypatch.undo()
+    with pytest.raises(StorageError):
+        await directory.refresh()
+    clock.now += PAUSE_SECONDS
+    await directory.refresh()
+
+
+async def test_a_reading_that_has_begun_is_not_shared_as_it_may_miss_a_change(
+    path: Path, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = await user_with_token(path, directory)
+    slow = SlowReading(directory, monkeypatch)
+    first = asyncio.ensure_future(directory.refresh())
+    await asyncio.to_thread(slow.begun.wait, 30)
+    with open_users(path.parent) as store:
+        store.set_disabled("ada", disabled=True)
+    later = [asyncio.ensure_future(directory.refresh()) for _ in range(3)]
+    slow.go_on.set()
+    await first
+    await asyncio.gather(*later)
     assert directory.login(given) is None
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import structs
 from msgspec.json import decode
 
-from cellgate.errors import Conflict, Fenced, NotRecorded, OwnedElsewhere, StorageError
+from cellgate.errors import CannotShare, Conflict, Fenced, NotRecorded, OwnedElsewhere, StorageError
 from cellgate.execution.request import ExecuteRequest
 from cellgate.record.store.interface import FENCED
 from cellgate.sessions.adoption import Recovery
@@ -122,6 +123,85 @@ async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: 
     await house.journal.commit()
     assert [row.key for row in await house.journal.reads.sessions()] == ["mine"]
     assert keys == {KEY: THERE, ("ada", "branch"): THERE, ("ada", "mine"): "here"}
+
+
+async def test_files_that_were_lost_with_a_gateway_are_not_shared(house: House, keys: Keys) -> None:
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("old")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+    sharing = SessionBody(session="t", workspace_of="s")
+    with pytest.raises(CannotShare, match="lost with the gateway"):
+        await house.manager.get_or_create("ada", sharing)
+    assert (homes, keys, house.manager.get("ada", "t")) == ({KEY: THERE}, {}, None)
+    first, _ = await house.manager.get_or_create("ada", BODY)
+    second, _ = await house.manager.get_or_create("ada", sharing)
+    assert second.row.folder == first.row.folder
+
+
+@pytest.mark.parametrize("live", [True, False])
+async def test_sessions_of_two_gateways_have_no_common_workspace(
+    house: House, keys: Keys, *, live: bool
+) -> None:
+    """The request is not handed on: the other gateway would find that the asking session is here."""
+    homes: Keys = {}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+    session, _ = await house.manager.get_or_create("ada", SessionBody(session="t"))
+    if not live:
+        await session.end("idle_timeout")
+    keys[KEY] = homes[KEY] = THERE
+    with pytest.raises(CannotShare, match="at two gateways"):
+        await house.manager.get_or_create("ada", SessionBody(session="t", workspace_of="s"))
+    assert keys[KEY] == THERE
+
+
+async def test_a_session_is_not_opened_while_its_files_are_being_removed(house: House, keys: Keys) -> None:
+    class Slow(Shared):
+        async def claim(self, principal: str, key: str) -> KeyOwner:
+            claiming.set()
+            await answer.wait()
+            return await super().claim(principal, key)
+
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("deleted")
+    await session.end("idle_timeout")
+    claiming, answer = asyncio.Event(), asyncio.Event()
+    house.manager.keys.ownership = Slow("here", keys)
+    deleting = [asyncio.ensure_future(house.manager.delete(*KEY)) for _ in range(2)]
+    await claiming.wait()
+    opening = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not house.manager.keys.find(KEY).open
+    answer.set()
+    await asyncio.gather(*deleting)
+    again, made = await opening
+    assert (made, again.ending, keys) == (True, False, {KEY: "here"})
+    assert not (house.pool.kernels[-1].folder / "a").exists()
+
+
+async def test_a_session_that_was_used_since_retention_chose_it_stays(house: House, keys: Keys) -> None:
+    """As by another gateway, between the choice and the claim."""
+
+    class Used(Shared):
+        async def claim(self, principal: str, key: str) -> KeyOwner:
+            row = await house.journal.reads.session(principal, key)
+            assert row is not None
+            house.journal.save_session(structs.replace(row, last_activity="2099-01-01T00:00:00.000000Z"))
+            await house.journal.commit()
+            return await super().claim(principal, key)
+
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("kept")
+    await session.end("idle_timeout")
+    house.manager.keys.ownership = Used("here", keys)
+    lane = Lane("bulk", 1)
+    clock = ProvenTime(house.workspaces)
+    retention = Retention(house.journal, house.manager.purger, RetentionSettings(size=0), clock, lane)
+    assert await retention._look() == 0
+    assert (await house.journal.reads.session(*KEY) is not None, len(house.kept()), keys) == (True, 1, {})
+    lane.close()
 
 
 async def test_whoever_loses_a_race_for_a_key_opens_nothing(house: House, keys: Keys) -> None:

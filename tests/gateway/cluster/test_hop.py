@@ -42,6 +42,21 @@ def test_a_cell_runs_where_its_session_is(pair: Pair, session: str) -> None:
     assert refused.headers[OWNER] == pair.node(pair.one)
 
 
+def test_only_a_sender_that_is_known_learns_where_a_gateway_is(pair: Pair, session: str) -> None:
+    name = "Cellgate-Owner-Address"
+    path = f"/v1/sessions/{session}"
+    for gateway in (pair.one, pair.other):
+        for token in (None, "wrong"):
+            answer = gateway.get(path, token=token)
+            assert (answer.status, answer.headers[name]) == (401, None)
+            assert answer.headers[OWNER] == pair.node(gateway)
+        for public in ("/healthz", "/docs", "/console"):
+            assert gateway.get(public, token=None).headers[name] is None
+        assert gateway.get(path).headers[name] == pair.one.url
+        assert gateway.get("/v1/nothing").headers[name] == gateway.url
+        assert gateway.post(f"{path}/execute", {"code": 1}).headers[name] == pair.one.url
+
+
 def test_a_request_that_names_the_other_gateway_is_handed_on_too(pair: Pair, session: str) -> None:
     for meant in (pair.node(pair.one), pair.node(pair.other), "nobody"):
         assert pair.other.get(f"/v1/sessions/{session}", headers={OWNER: meant}).status == 200

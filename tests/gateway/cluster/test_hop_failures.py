@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from cellgate.http.hop.signature import HopPlace, HopSigner
 from cellgate.http.listener.forwarded import Forwarded
@@ -67,7 +71,6 @@ def test_the_owner_gets_the_token_and_nothing_that_only_a_gateway_may_say(
 
     begin(serve)
     sent = {
-        "Cellgate-Hop": "f00d 1 9.9.9.9 https 00",
         "cellgate_hop": "f00d",
         "Cellgate-Anything": "1",
         "X-Forwarded-For": "9.9.9.9",
@@ -320,8 +323,10 @@ def test_login_attempts_count_for_the_client_and_only_by_a_good_signature(pair: 
     path = "/v1/me"
     good = signer(pair, pair.other).sign(pair.one.url, "GET", path, Forwarded("9.9.9.9", "https"))
     elsewhere = signer(pair, pair.other).sign(pair.other.url, "GET", path, Forwarded("8.8.8.8", "https"))
-    for said in (good, elsewhere, f"{good} ", good.replace("9.9.9.9", "7.7.7.7"), "a", "a b c d e"):
-        assert pair.one.get(path, token="wrong", headers={"Cellgate-Hop": said}).status == 401
+    assert pair.one.get(path, token="wrong", headers={"Cellgate-Hop": good}).status == 401
+    for said in (elsewhere, f"{good} 1", good.replace("9.9.9.9", "7.7.7.7"), "a", "a b c d e"):
+        answer = pair.one.get(path, token="wrong", headers={"Cellgate-Hop": said})
+        assert (answer.status, answer.reason) == (400, "hop_refused")
     noted = until(lambda: _noted(pair, "9.9.9.9"), "the address is not noted")
     for never in ("8.8.8.8", "7.7.7.7"):
         assert never not in noted
@@ -333,13 +338,68 @@ def _noted(pair: Pair, address: str) -> str | None:
     return noted if address in noted else None
 
 
+def test_an_access_to_anothers_session_is_noted_once_by_the_gateway_that_was_asked(
+    pair: Pair, key: str
+) -> None:
+    path = f"/v1/sessions/{key}?principal=somebody"
+    pair.own(key, pair.node(pair.one), "somebody")
+    answer = pair.other.get(path)
+    assert (answer.status, answer.headers[OWNER]) == (404, pair.node(pair.one))
+    signed = signer(pair, pair.other).sign(pair.one.url, "GET", path, Forwarded("9.9.9.9", "http"))
+    assert pair.one.get(path, headers={"Cellgate-Hop": signed}).status == 404
+    pair.one.get(f"/v1/sessions/{key}-later?principal=somebody")
+    noted = until(lambda: _noted(pair, f"{key}-later"), "the access is not noted")
+    assert noted.count(f'"session":"{key}"') == 1
+
+
 def test_a_host_that_only_the_other_gateway_has_is_believed_by_a_good_signature(pair: Pair) -> None:
     path = "/v1/me"
     good = signer(pair, pair.other).sign(pair.one.url, "GET", path, Forwarded("9.9.9.9", "https"))
     named = {"Host": "other.example"}
     assert pair.one.get(path, headers=named).status == 403
     assert pair.one.get(path, headers=named | {"Cellgate-Hop": good}).status == 200
-    assert pair.one.get(path, headers=named | {"Cellgate-Hop": good[:-1]}).status == 403
+    assert pair.one.get(path, headers=named | {"Cellgate-Hop": good[:-1]}).status == 400
+
+
+def test_a_body_beside_a_bad_signature_is_not_read(pair: Pair) -> None:
+    headers = {"Cellgate-Hop": "a"}
+    answer = pair.one.request("PUT", "/v1/sessions/never/files/a", b"a" * MIB, headers=headers)
+    assert (answer.status, answer.reason) == (400, "hop_refused")
+    assert pair.one.get("/v1/sessions/never").status == 404
+
+
+def test_the_log_says_once_for_each_gateway_why_its_requests_are_refused(pair: Pair) -> None:
+    path, client = "/v1/me", Forwarded("9.9.9.9", "https")
+    node = pair.node(pair.other)
+    place = HopPlace(node, pair.other.url, pair.hop_key())
+    late = HopSigner(place, lambda: time.time() - 1000).sign(pair.one.url, "GET", path, client)
+    foreign = HopSigner(replace(place, key=b"another")).sign(pair.one.url, "GET", path, client)
+    unknown = HopSigner(HopPlace("f" * 32, "", b"another")).sign(pair.one.url, "GET", path, client)
+    nodes = "/v1/cluster"
+    until(lambda: node.encode() in pair.one.get(nodes).body, "the gateways do not know each other")
+    for said in (late, foreign, unknown, late, foreign, unknown, "a"):
+        assert pair.one.get(path, headers={"Cellgate-Hop": said}).reason == "hop_refused"
+    log = pair.one.log.read_text()
+    assert log.count(f"the node {node} hands on: the clocks are 100") == 1
+    assert log.count(f"the node {node} hands on: its signature is not good here") == 1
+    assert log.count("no gateway of the cluster has sent") == 1
+
+
+def test_nothing_in_the_database_signs_for_a_gateway(pair: Pair) -> None:
+    key = pair.hop_key()
+    with psycopg.connect(pair.database) as db:
+        columns = db.execute(
+            "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+            " WHERE data_type IN ('bytea', 'text')"
+            " AND table_schema NOT IN ('pg_catalog', 'information_schema')"
+        ).fetchall()
+        assert len(columns) > 20
+        for schema, table, column in columns:
+            place = sql.Identifier(schema, table), sql.Identifier(column)
+            for (value,) in db.execute(sql.SQL("SELECT {1} FROM {0}").format(*place)):
+                kept = value if isinstance(value, bytes) else str(value).encode()
+                assert key not in kept
+                assert key.hex().encode() not in kept
 
 
 def test_a_method_that_there_is_not_is_refused_at_once(pair: Pair) -> None:

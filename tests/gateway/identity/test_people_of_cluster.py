@@ -144,6 +144,24 @@ def test_a_sign_in_holds_at_every_gateway_and_ends_at_all(cluster: Cluster) -> N
     until(lambda: here.at(cluster.two).me() == here.me() == 401, "the sign-in outlives its token", 2)
 
 
+def test_another_token_of_the_administrator_ends_their_sign_ins(
+    postgres_server: PostgresServer, start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    options = {**OPTIONS, "cluster": postgres_server.database(), "data_dir": tmp_path / "data"}
+    former = start_gateway(**options)
+    browser = Proxied(former)
+    assert browser.ask("POST", "/console/sign-in", {"token": former.token}).status == 204
+    assert browser.me() == "default"
+    unused = ticket(former, former.token)
+    former.stop()
+    same = start_gateway(**options)
+    assert browser.at(same).me() == "default"
+    same.stop()
+    changed = start_gateway(**options, token="the-administrators-new-token")
+    assert browser.at(changed).me() == 401
+    assert Proxied(changed).visit(unused).status == 401
+
+
 def test_a_ticket_of_one_gateway_is_redeemed_once_at_any(cluster: Cluster) -> None:
     cluster.run("user", "add", "tom")
     _, token = cluster.token("tom")

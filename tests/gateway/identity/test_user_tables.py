@@ -362,6 +362,10 @@ def test_ended_sign_ins_are_read_by_all_until_they_are_over(
         assert found is not None
         assert found.ended_sign_ins == {digest("one"), digest("two")}
         assert found.users == store.users()
+        stamp = reader.stamp(settled=True)
+        ledger.end_sign_ins([digest("two"), digest("one")], 3000.0)
+        assert reader.read() is None, "a repetition gives nobody anything to read"
+        assert reader.stamp() == stamp
         now = 2000.0 + 3601
         ledger.end_sign_ins([digest("three")], 9000.0)
         found = reader.read()

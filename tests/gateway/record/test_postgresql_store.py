@@ -446,6 +446,19 @@ async def test_a_server_that_takes_a_statement_and_does_not_answer_is_an_outage(
         assert await whole(store, chain)
 
 
+@pytest.mark.parametrize("patience", [None, 0.3])
+def test_a_server_that_takes_a_connection_and_does_not_answer_is_given_up(
+    database: str, monkeypatch: pytest.MonkeyPatch, patience: float | None
+) -> None:
+    monkeypatch.setattr(record_connection, "ANSWER_SECONDS", 60.0 if patience else 0.3)
+    monkeypatch.setattr(statements, "SET", "SELECT pg_sleep(5), %s::text[], %s::text[]")
+    with pytest.raises(StorageError, match="The record's database failed"):
+        connect(RecordAddress.of(database), patience=patience)
+    monkeypatch.undo()
+    with closing(connect(RecordAddress.of(database), patience=patience)) as db:
+        assert db.patience == patience
+
+
 async def test_what_waits_for_the_server_is_bounded(postgres_server: PostgresServer, database: str) -> None:
     async with store_at(database, pending_bytes=64 * KIB) as store:
         chain = await begun(store)

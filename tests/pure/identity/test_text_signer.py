@@ -13,7 +13,7 @@ from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.hub import HubLogin
 from cellgate.identity.jwt import JwtLogin
 from cellgate.identity.librechat import LibreChatLogin
-from cellgate.identity.login_bytes import bytes_of, login_of
+from cellgate.identity.login_bytes import LoginBytes
 from cellgate.identity.principal import DEFAULT, Login, Permission, Principal, Reach, Role
 from cellgate.identity.secrets import SecretKey
 from cellgate.identity.signed_tickets import SharedSignIns, SignedTickets
@@ -22,6 +22,7 @@ from cellgate.identity.text_signer import MOST_TEXT, TextSigner
 from cellgate.identity.tickets import SIGN_IN_SECONDS, TICKET_SECONDS
 
 KEY = b"k" * 32
+LOGIN_BYTES = LoginBytes()
 ADA = Login.of(Principal("ada"), {Permission.RUN}, reach=Reach("a-"), token="t1", expires=9e9)
 LOGINS = [
     DEFAULT,
@@ -39,6 +40,7 @@ class Ledger(SignInLedger):
     def __init__(self) -> None:
         self.used: set[bytes] = set()
         self.ended: set[bytes] = set()
+        self.writes = 0
 
     def use_ticket(self, digest: bytes, until: float) -> bool:
         first = digest not in self.used
@@ -46,6 +48,7 @@ class Ledger(SignInLedger):
         return first
 
     def end_sign_ins(self, digests: Collection[bytes], until: float) -> None:
+        self.writes += 1
         self.ended.update(digests)
 
     def close(self) -> None:
@@ -54,16 +57,36 @@ class Ledger(SignInLedger):
 
 @pytest.mark.parametrize("login", LOGINS)
 def test_a_login_comes_back_as_it_was(login: Login) -> None:
-    back = login_of(bytes_of(login))
+    back = LOGIN_BYTES.read(LOGIN_BYTES.write(login))
     assert back == login
     assert type(back) is type(login)
     assert (back is DEFAULT) == (login is DEFAULT)
 
 
-@pytest.mark.parametrize("value", [b"", b"\x00", b"\x90", b"\x93\xa1x\xa1y\xa1z", bytes_of(ADA)[:-1]])
+@pytest.mark.parametrize(
+    "value", [b"", b"\x00", b"\x90", b"\x93\xa1x\xa1y\xa1z", LOGIN_BYTES.write(ADA)[:-1]]
+)
 def test_what_is_no_login_is_none(value: bytes) -> None:
-    assert login_of(value) is None
-    assert login_of(bytes_of(ADA).replace(b"Login", b"Magic")) is None
+    assert LOGIN_BYTES.read(value) is None
+    assert LOGIN_BYTES.read(LOGIN_BYTES.write(ADA).replace(b"Login", b"Magic")) is None
+
+
+async def test_another_token_of_the_administrator_ends_what_was_given_for_the_former_one() -> None:
+    ledger, users = Ledger(), LOGINS[1:]
+    former, now = (
+        SignIns(lambda _: True, shared=SharedSignIns(KEY, ledger, lambda _: False, mark=mark))
+        for mark in ("former", "now")
+    )
+    secret, ticket = former.sign_in(DEFAULT), former.ticket(DEFAULT)
+    assert former.find([secret]) == (secret, DEFAULT)
+    assert now.find([secret]) is now.peek(ticket) is await now.redeem(ticket) is None
+    one, two = (DerivedTokens(lambda _: True, key=KEY, mark=mark) for mark in ("former", "now"))
+    assert one.login(one.make(DEFAULT, "thing"), "thing") is DEFAULT
+    assert two.login(one.make(DEFAULT, "thing"), "thing") is None
+    for login in users:
+        secret = former.sign_in(login)
+        assert now.find([secret]) == (secret, login)
+        assert two.login(one.make(login, "thing"), "thing") == login
 
 
 def test_a_text_is_for_one_purpose_and_one_key() -> None:
@@ -142,6 +165,19 @@ async def test_a_sign_in_of_one_gateway_is_good_at_another_until_it_ends_at_eith
     assert not world.one.is_good(other)
 
 
+async def test_what_has_ended_or_never_was_is_not_ended_again() -> None:
+    world = World()
+    secret = world.one.sign_in(ADA)
+    assert not await world.one.end(
+        ["", "unknown", world.one.ticket(ADA), world.gateway(b"x" * 32).sign_in(ADA)]
+    )
+    assert world.ledger.writes == 0
+    assert await world.one.end([secret])
+    assert not await world.one.end([secret, secret])
+    assert not await world.two.end([secret])
+    assert world.ledger.writes == 1
+
+
 async def test_it_has_ended_here_even_if_others_can_not_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     secret = world.one.sign_in(ADA)
@@ -206,7 +242,7 @@ def test_a_derived_token_of_a_cluster_is_good_at_each_gateway() -> None:
         assert DerivedTokens(lambda _: True, key=b"other" * 8).login(made, "thing") is None
         assert DerivedTokens(lambda _: True).login(made, "thing") is None
     made = one.make(ADA, "thing")
-    forged = bytes_of(replace(ADA, id="t9")).hex() + made[made.index(".") :]
+    forged = LOGIN_BYTES.write(replace(ADA, id="t9")).hex() + made[made.index(".") :]
     assert two.login(forged, "thing") is None
     over.add(ADA.id)
     assert two.login(made, "thing") is None

@@ -7,17 +7,20 @@ session does so when the registry finds that another gateway has it. The owner c
 from __future__ import annotations
 
 import asyncio
-import socket
+import logging
+import re
 from collections.abc import Awaitable
 from functools import partial
 from typing import Final, Protocol
 
+from tornado.httputil import HTTPHeaders
 from tornado.iostream import IOStream
 
-from cellgate.errors import OwnedElsewhere, OwnerLost
+from cellgate.errors import HopRefused, OwnedElsewhere, OwnerLost
 from cellgate.http.hop.fields import answer_fields, request_fields
 from cellgate.http.hop.peers import Peers
-from cellgate.http.hop.signature import HopPlace, HopSigner
+from cellgate.http.hop.signature import GOOD_SECONDS, HopPlace, HopSigner
+from cellgate.http.hop.silence_watch import SilenceWatch
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.relayed_request import RelayedHandler, RelayedRequest, RelayWay
@@ -29,12 +32,15 @@ from cellgate.wire.owner import HOP, NODE_DIGITS
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
 
+logger = logging.getLogger(__name__)
+
+NODE: Final = re.compile("[0-9a-f]{8,64}")
 OWNER_NAMED: Final = "The gateway that has the session"
 EVICTED_SECONDS: Final = 1.0
 """Seconds in which the owner closes a WebSocket, whose login has ended, in its own protocol."""
 
 CLIENT_SILENCE: Final = 600
-"""Seconds after which a client that acknowledges nothing is gone, or one that takes nothing for so long."""
+"""Seconds after which a client that acknowledges nothing is gone."""
 
 
 class HoppingHandler(RelayedHandler, Protocol):
@@ -49,9 +55,6 @@ class HoppingHandler(RelayedHandler, Protocol):
     def made_at(self) -> str | None:
         """Return the first digits of the id of the gateway that made what the request names, if it says."""
 
-    def note_access(self) -> None:
-        """Note in the audit trail that somebody else than their owner asks for sessions."""
-
 
 class Hop:
     """This gateway's way to the others. `keys`: the sessions here, and who has the others."""
@@ -61,7 +64,45 @@ class Hop:
         self.address = place.address
         self._place = place
         self._keys = keys
-        self._peers = Peers()
+        self._watch = SilenceWatch()
+        self._peers = Peers(self._watch)
+        self._told: set[tuple[str, bool]] = set()
+
+    def client_of(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
+        """Return whose a request is that another gateway hands on; None for any other request.
+
+        Raises HopRefused; the first time for each gateway, the log says what to do.
+        """
+        try:
+            return self.signer.read(method, target, headers)
+        except HopRefused as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: HopRefused) -> None:
+        # A node that the cluster does not have may be anybody's invention: all of these are told of once.
+        known = NODE.fullmatch(error.node) and self._keys.ownership.address_of(error.node) is not None
+        node = error.node if known else ""
+        if (node, error.apart is None) in self._told:
+            return
+        self._told.add((node, error.apart is None))
+        if error.apart is not None:
+            logger.error(
+                "Refused a request that the node %s hands on: the clocks are %.0f s apart, and %d s are"
+                " allowed. Set the clocks of both machines, as by NTP",
+                error.node,
+                error.apart,
+                GOOD_SECONDS,
+            )
+        elif node:
+            logger.error(
+                "Refused a request that the node %s hands on: its signature is not good here. Both gateways"
+                " need the same --cluster-key, this one its own --advertise, and whatever is between them"
+                " must leave paths and queries as they are",
+                node,
+            )
+        else:
+            logger.warning("Refused a request whose header Cellgate-Hop no gateway of the cluster has sent")
 
     def look(self, handler: HoppingHandler) -> Awaitable[None] | None:
         """Return how to hand a request on, if another gateway may have its session; None if it is here."""
@@ -80,9 +121,7 @@ class Hop:
         address = None if owner is None else owner.address
         if owner is None and made_at is not None and made_at != self._place.node[:NODE_DIGITS]:
             address = self._keys.ownership.address_of(made_at)
-        if address is None:
-            handler.note_access()
-        else:
+        if address is not None:
             await self.hand_on(handler, address)
 
     async def hand_on(self, handler: HoppingHandler, address: str, body: bytes | None = None) -> None:
@@ -109,7 +148,7 @@ class Hop:
             connection.close()
             return
         exchange = Exchange(connection, OWNER_NAMED, limited=False, failure=OwnerLost)
-        way = RelayWay(_answer_fields, kept=partial(self._peers.keep, connection), joined=_joined)
+        way = RelayWay(_answer_fields, kept=partial(self._peers.keep, connection), joined=self._joined)
         relay = RelayedRequest(handler, connection, exchange, way)
         if body is not None:
             # It has come, so the client waits for no word to send it.
@@ -122,16 +161,16 @@ class Hop:
     async def close(self) -> None:
         """Close the waiting connections to other gateways."""
         await self._peers.close()
+        await self._watch.close()
 
-
-def _joined(client: IOStream) -> None:
-    """Prepare a client's connection that has become a WebSocket."""
-    if not isinstance(client, ClientStream) or client.closed():
-        return
-    # The owner sees our system acknowledge its pings, so we look at the client's.
-    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_SILENCE * 1000)
-    loop = asyncio.get_running_loop()
-    client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))
+    def _joined(self, client: IOStream) -> None:
+        """Prepare a client's connection that has become a WebSocket."""
+        if not isinstance(client, ClientStream) or client.closed():
+            return
+        # The owner sees our system acknowledge its pings, so we look at the client's.
+        self._watch.add(client.socket, CLIENT_SILENCE, client.drop)
+        loop = asyncio.get_running_loop()
+        client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))
 
 
 def _framing(handler: HoppingHandler, body: bytes | None, *, upgrade: bool) -> Fields:

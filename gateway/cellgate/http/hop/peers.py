@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from cellgate.errors import OwnerUnreachable
+from cellgate.http.hop.silence_watch import SilenceWatch
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.base.tasks import Supervisor
@@ -26,7 +27,7 @@ MOST_KEPT: Final = 32
 WAITING_SECONDS: Final = 30.0
 """Seconds that one waits at most: gateways close theirs after a longer time, by default."""
 SILENCE: Final = 300
-"""Seconds after which a machine that acknowledges nothing is gone, or one that takes nothing for so long."""
+"""Seconds after which a machine that acknowledges nothing is gone."""
 PIECES_A_TURN: Final = 64
 """Pieces of one answer that are handled in one turn of the loop."""
 _PROBES: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
@@ -65,9 +66,10 @@ class PeerConnection:
 
 
 class Peers:
-    """The connections to all other gateways."""
+    """The connections to all other gateways. `watch`: ends those to a gateway that is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: SilenceWatch) -> None:
+        self._watch_silence = watch
         self._waiting: defaultdict[str, dict[PeerConnection, asyncio.Task[None]]] = defaultdict(dict)
         self._tasks = Supervisor()
         self._tls: ssl.SSLContext | None = None
@@ -109,7 +111,7 @@ class Peers:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _PROBES:
             connected.setsockopt(socket.IPPROTO_TCP, name, value)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE * 1000)
+        self._watch_silence.add(connected, SILENCE, writer.transport.abort)
         return PeerConnection(address, reader, writer)
 
     def keep(self, connection: PeerConnection) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from tornado.httputil import HTTPHeaders
 
+from cellgate.errors import HopRefused
 from cellgate.http.listener.forwarded import Forwarded
 from cellgate.wire.owner import HOP
 
@@ -47,9 +48,9 @@ class HopSigner:
         return f"{told} {self._digest(told, to, method, target)}"
 
     def read(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
-        """Return whose the request is, if another gateway has handed it on; None for any other request.
+        """Return whose the request is, if another gateway has handed it on; None for one without the header.
 
-        The header is taken from both.
+        The header is taken away. Raises HopRefused if it is not good.
         """
         given = headers.get(HOP)
         if given is None:
@@ -57,19 +58,24 @@ class HopSigner:
         del headers[HOP]
         return self._read(given, method, target)
 
-    def _read(self, given: str, method: str, target: str) -> Forwarded | None:
+    def _read(self, given: str, method: str, target: str) -> Forwarded:
         told, _, digest = given.rpartition(" ")
+        node = told.partition(" ")[0]
         if len(given) > MOST_LENGTH or not given.isascii():
-            return None
+            raise HopRefused("")
         if not hmac.compare_digest(digest, self._digest(told, self._place.address, method, target)):
-            return None
+            raise HopRefused(node)
         _, seconds, address, scheme = told.split(" ")
-        if abs(self._clock() - int(seconds)) > GOOD_SECONDS or scheme not in _SCHEMES:
-            return None
+        apart = abs(self._clock() - int(seconds))
+        if apart > GOOD_SECONDS:
+            raise HopRefused(node, apart)
         try:
-            return Forwarded(str(ipaddress.ip_address(address)), scheme)
-        except ValueError:  # the other gateway did not know it either
-            return None
+            client = ipaddress.ip_address(address)
+        except ValueError:
+            raise HopRefused(node) from None
+        if scheme not in _SCHEMES:
+            raise HopRefused(node)
+        return Forwarded(str(client), scheme)
 
     def _digest(self, told: str, to: str, method: str, target: str) -> str:
         message = "\n".join((told, to, method, target))

@@ -21,7 +21,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 HandedOn = Callable[[str, str, HTTPHeaders], "Forwarded | None"]
-"""Returns whose a request is, by its method, target and headers, if another gateway hands it on."""
+"""Returns whose a request is, by its method, target and headers, if another gateway hands it on.
+
+Raises HopRefused if it only looks as if one did.
+"""
 MOST_HOPS = 32
 """Most proxies in a row that are looked at; beyond, the last one's address counts."""
 

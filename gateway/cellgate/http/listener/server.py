@@ -32,6 +32,7 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
+from cellgate.errors import HopRefused, status_of
 from cellgate.fairness.shares import Shares
 from cellgate.fairness.turns import part_of_one
 from cellgate.files.upload import PIECE
@@ -93,8 +94,10 @@ class Listener(HTTPServer):
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
+        # Addresses of gateways that have handed requests on: their connections count for their clients.
+        self._gateways: set[str] = set()
         # Bytes of connections that are closed.
-        self._received = self._sent = 0
+        self._transferred = 0, 0
         self._listening: dict[int, socket.socket] = {}
         self.shares = Shares(for_principals(settings.connections), part_of_one(settings.connections))
         self.memory = ByteBudget(settings.memory, largest)
@@ -168,7 +171,7 @@ class Listener(HTTPServer):
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
         proxied = self._limits.proxies.trusts(_ip(address))
-        origin = PROXY if proxied else origin_of(address)
+        origin = PROXY if proxied or _ip(address) in self._gateways else origin_of(address)
         if self._has_too_many(origin, 1):
             self._evict([s for s in self._streams if s.origin == origin], "evicted")
         if len(self._streams) >= self._limits.connections:
@@ -285,8 +288,8 @@ class Listener(HTTPServer):
     def closed(self, stream: ClientStream) -> None:
         """Free the place of a closed connection, and add its bytes."""
         self._streams.pop(stream, None)
-        self._received += stream.pace.received
-        self._sent += stream.pace.sent
+        received, sent = self._transferred
+        self._transferred = received + stream.pace.received, sent + stream.pace.sent
         self._leave_origin(stream)
 
     def _leave_origin(self, stream: ClientStream) -> None:
@@ -295,7 +298,9 @@ class Listener(HTTPServer):
             del self._origins[stream.origin]
 
     def count_for(self, stream: ClientStream, origin: str) -> bool:
-        """Count a proxy's connection for one of its clients. False if this client has too many already."""
+        """Count a connection of a proxy, or of a gateway, for one of its clients. False if this client has
+        too many already.
+        """
         if stream not in self._streams:
             # It is closed, and counts no more; tornado prepares for a next request all the same.
             return True
@@ -313,8 +318,9 @@ class Listener(HTTPServer):
 
     def transferred(self) -> tuple[int, int]:
         """Return the bytes received and sent since the start by HTTP and WebSockets."""
-        received = self._received + sum(stream.pace.received for stream in self._streams)
-        return received, self._sent + sum(stream.pace.sent for stream in self._streams)
+        received, sent = self._transferred
+        received += sum(stream.pace.received for stream in self._streams)
+        return received, sent + sum(stream.pace.sent for stream in self._streams)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Tornado's hook: the next request of a connection may arrive."""
@@ -324,16 +330,16 @@ class Listener(HTTPServer):
         assert isinstance(stream, ClientStream)
         setattr(request_conn, _PARSE, _parse_few)
         stream.waits()
-        if stream.proxy is not None:
+        if stream.proxy is not None or stream.is_handed_on:
             self.count_for(stream, PROXY)
-        elif self._limits.handed_on is None:
+        if stream.proxy is None and self._limits.handed_on is None:
             return _Request(delegate, stream)
         return _Request(delegate, stream, partial(self._serves, stream, request_conn.context))
 
     def _serves(
         self, stream: ClientStream, context: Any, start: RequestStartLine, headers: HTTPHeaders
     ) -> bool:
-        """Make the request look as if its client had connected directly. False if there is no place for it.
+        """Make the request look as if its client had connected directly. False if it was turned away.
 
         `context` is tornado's, from which each request takes its client's address and its scheme.
         """
@@ -341,22 +347,32 @@ class Listener(HTTPServer):
             # The connection's request before may have been another client's.
             stream.address = stream.address or context.remote_ip
             context.remote_ip, context.protocol = stream.address, stream.scheme
-            handed_on = self._limits.handed_on(start.method, start.path, headers)
+            try:
+                handed_on = self._limits.handed_on(start.method, start.path, headers)
+            except HopRefused as error:
+                self.closed_by_us("refused")
+                stream.turn_away(status_of(error), error.reason, error.message)
+                return False
             stream.is_handed_on = handed_on is not None
             if handed_on is not None:
-                # Its connection counts for the other gateway, and at that one for the client.
+                self._gateways.add(stream.address)
                 context.remote_ip, context.protocol = handed_on.address, handed_on.scheme
-                return True
+                return self._counts(stream, handed_on.address)
         if stream.proxy is None:
-            return True
+            return stream.origin != PROXY or self._counts(stream, stream.address)
         forwarded = self._limits.proxies.read(stream.proxy, headers)
         context.remote_ip = forwarded.address
         context.protocol = forwarded.scheme or stream.scheme
         if forwarded.host is not None:
             headers["Host"] = forwarded.host
-        if self.count_for(stream, origin_of((forwarded.address,))):
+        return self._counts(stream, forwarded.address)
+
+    def _counts(self, stream: ClientStream, address: str) -> bool:
+        """Count a connection for the client with this address. False if it was turned away."""
+        if self.count_for(stream, origin_of((address,))):
             return True
         self.closed_by_us("refused")
+        stream.turn_away()
         return False
 
     async def close_all_connections(self) -> None:
@@ -393,7 +409,8 @@ def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
 class _Request(HTTPMessageDelegate):
     """Reports a request's progress to the stream, and when the client waits for us.
 
-    `serves`: called with the head of a request that a trusted proxy or another gateway may pass on.
+    `serves`: called with the head of a request that a trusted proxy or another gateway may pass on; returns
+    whether it was not turned away.
     """
 
     def __init__(
@@ -413,12 +430,13 @@ class _Request(HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         if self._serves is not None and not self._serves(start_line, headers):
             self._refused = True
-            self._stream.turn_away()
             return None
         self._stream.pace.reads(time.monotonic())
         return self._wait(self._inner.headers_received(start_line, headers))
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        if self._refused:  # tornado parses what it had read
+            return None
         return self._wait(self._inner.data_received(chunk))
 
     def _wait(self, done: Awaitable[None] | None) -> Awaitable[None] | None:
@@ -439,12 +457,13 @@ class _Request(HTTPMessageDelegate):
             self._inner.finish()
 
     def on_connection_close(self) -> None:
-        self._inner.on_connection_close()
+        if not self._refused:
+            self._inner.on_connection_close()
 
 
 LOOPBACK = "loopback"
 PROXY = "proxy"
-"""The key of trusted proxies' connections while they wait for a request; they count for no client."""
+"""The key of connections of trusted proxies and other gateways without a request: they count for nobody."""
 
 
 def _ip(address: Any) -> str:

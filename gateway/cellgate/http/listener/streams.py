@@ -205,9 +205,11 @@ class ClientStream(IOStream):
             self._forget_unsent()
         self.drop()
 
-    def turn_away(self) -> None:
-        """Close it, because there is no place for its request."""
-        self._last_words(503, "too_many_connections", TOO_MANY)
+    def turn_away(
+        self, status: int = 503, reason: str = "too_many_connections", detail: str = TOO_MANY
+    ) -> None:
+        """Close it, because there is no place for its request, or for the reason that is given."""
+        self._last_words(status, reason, detail)
         self.close()
 
     def reset(self) -> None:

@@ -98,7 +98,9 @@ USE_TICKET: Final = """WITH old AS (DELETE FROM used_tickets WHERE until < %(now
     INSERT INTO used_tickets VALUES (%(digest)s, %(until)s) ON CONFLICT DO NOTHING RETURNING true"""
 """Returns a row if nobody has used the ticket before; forgets those that expired an hour ago."""
 END_SIGN_INS: Final = """WITH old AS (DELETE FROM ended_sign_ins WHERE until < %(now)s - 3600),
-    told AS (UPDATE about SET sign_outs = gen_random_uuid())
-    INSERT INTO ended_sign_ins SELECT * FROM unnest(%(digests)s::bytea[], %(untils)s::double precision[])
-    ON CONFLICT DO NOTHING"""
+    ended AS (INSERT INTO ended_sign_ins
+        SELECT * FROM unnest(%(digests)s::bytea[], %(untils)s::double precision[])
+        ON CONFLICT DO NOTHING RETURNING digest)
+    UPDATE about SET sign_outs = gen_random_uuid() WHERE EXISTS (SELECT FROM ended)"""
+"""Changes a row only if one of the sign-ins had not been ended: readers then have something to read."""
 ENDED_SIGN_INS: Final = "SELECT digest FROM ended_sign_ins"

@@ -40,8 +40,7 @@ class UserTables(UserDatabase):
         """Connect; with `create`, make the tables if they are missing. Raises StorageError, NotFound."""
         super().__init__(clock, {"by_host": socket.gethostname()})
         self.address = address
-        self._db = connect(address)
-        self._db.patience = PATIENCE_SECONDS
+        self._db = connect(address, patience=PATIENCE_SECONDS)
         try:
             with self._failures("opened"):
                 self._prepare(create=create)
@@ -153,8 +152,8 @@ class UserTables(UserDatabase):
         """Note that the sign-ins with these digests are over."""
         asked = {"digests": list(digests), "untils": [until] * len(digests), "now": now}
         with self._failures("changed"), self._db.transaction():
-            self._db.execute(statements.END_SIGN_INS, asked)
-            self._db.execute(statements.NOTIFY)
+            if self._db.execute(statements.END_SIGN_INS, asked).rowcount:
+                self._db.execute(statements.NOTIFY)
 
     # ---- for the start, and for moving users in -----------------------------------------------------------
 

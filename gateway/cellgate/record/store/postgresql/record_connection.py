@@ -141,8 +141,11 @@ class RecordAddress:
         return f"database {found.get('dbname') or found.get('user') or 'of the user'} at {host}{port}"
 
 
-def connect(address: RecordAddress, hold: Hold = Hold.NOT) -> Connection:
-    """Return a connection to a server that can keep a record. Raises StorageError."""
+def connect(address: RecordAddress, hold: Hold = Hold.NOT, *, patience: float | None = None) -> Connection:
+    """Return a connection to a server that can keep a record. Raises StorageError.
+
+    `patience`: that of the connection. Without it, too, the server must answer the first statements in time.
+    """
     given = {"connect_timeout": CONNECT_SECONDS, "application_name": "cellgate", **address.parameters}
     given |= {"client_encoding": "UTF8", "keepalives_idle": 10, "keepalives_interval": 5}
     given |= {"keepalives_count": 3, "tcp_user_timeout": 20_000}
@@ -150,6 +153,7 @@ def connect(address: RecordAddress, hold: Hold = Hold.NOT) -> Connection:
         db = Connection.connect(**given, autocommit=True, prepare_threshold=2)
     except psycopg.Error as error:
         raise StorageError(f"PostgreSQL can't be reached ({address}): {_brief(error)}") from error
+    db.patience = ANSWER_SECONDS if patience is None else patience
     try:
         _prepare(db, address, hold)
     except psycopg.Error as error:
@@ -158,6 +162,7 @@ def connect(address: RecordAddress, hold: Hold = Hold.NOT) -> Connection:
     except BaseException:
         db.close()
         raise
+    db.patience = patience
     return db
 
 
