@@ -18,7 +18,7 @@ from cellgate.client.sync import SyncFiles
 from cellgate.client.transport import MOST_FILE, MOST_RESULT, RequestBody
 from cellgate.client.values import Pages, decode
 from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
-from cellgate.wire.paths import in_workspace
+from cellgate.wire.paths import UNFIT_PATH, in_workspace
 
 _CHUNK = 1024 * 1024
 _PAGE = 1000
@@ -39,7 +39,10 @@ class Files(Asynchronous):
     def _path(self, path: str) -> str:
         # Slashes separate; everything else, dots included, is left to the gateway. A path with two slashes
         # would be another one behind a proxy that merges them.
-        return f"{session_path(self._session, 'files')}/{quote(in_workspace(path), safe='/~')}"
+        below = in_workspace(path)
+        if below.startswith("/"):
+            raise InvalidInput(UNFIT_PATH)
+        return f"{session_path(self._session, 'files')}/{quote(below, safe='/~')}"
 
     async def list(self, *, folders: bool = False) -> AsyncGenerator[FileModel]:
         """Yield all files, by path; with `folders`, these too, each with a slash at its path's end."""
