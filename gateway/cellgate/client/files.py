@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from cellgate.client.blocking import Asynchronous
@@ -63,8 +63,8 @@ class Files(Asynchronous):
         """Write `source` to the file: bytes, text, the content of the file at a Path, or of an open one.
 
         An existing file is replaced; missing folders are created. An open file is read from where it is; it
-        must be open for bytes. A pipe is sent as it is read, to its end. Raises OSError if the source can't be
-        read, TypeError for anything else.
+        must be open for bytes. A pipe is sent as it is read. Raises OSError if the source can't be read,
+        TypeError for anything else.
         """
         progress = progress or ignore_progress
         if isinstance(source, Path):
@@ -121,7 +121,7 @@ async def _body_of(source: bytes | str | BinaryIO, progress: Progress) -> Reques
     return RequestBody(length, _read(source, first, length, progress))
 
 
-def _begin(file: BinaryIO) -> tuple[int | None, bytes]:
+def _begin(file: Any) -> tuple[int | None, bytes]:
     """Return the length of the rest of an open file, None for a pipe's, and its first chunk.
 
     So a file that is open for text is refused before anything is sent. Raises TypeError.
@@ -136,7 +136,7 @@ def _begin(file: BinaryIO) -> tuple[int | None, bytes]:
     return length, _chunk(file, length)
 
 
-def _chunk(file: BinaryIO, left: int | None) -> bytes:
+def _chunk(file: Any, left: int | None) -> bytes:
     """Read the next chunk of a file; `left`: of how many bytes, None for a pipe. Raises TypeError."""
     chunk = file.read(_CHUNK if left is None else min(_CHUNK, max(0, left)))
     if isinstance(chunk, str):
@@ -152,7 +152,9 @@ async def _pieces(data: bytes, progress: Progress) -> AsyncGenerator[bytes]:
         progress(min(len(data), start + _CHUNK), len(data))
 
 
-async def _read(file: BinaryIO, chunk: bytes, length: int | None, progress: Progress) -> AsyncGenerator[bytes]:
+async def _read(
+    file: BinaryIO, chunk: bytes, length: int | None, progress: Progress
+) -> AsyncGenerator[bytes]:
     """Yield the first chunk and the rest of a file."""
     done = 0
     while chunk:

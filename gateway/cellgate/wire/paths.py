@@ -15,7 +15,7 @@ UNFIT_PATH: Final = (
 def in_workspace(path: str) -> str:
     """Return a path without what leads to the workspace: ``./`` or a name of it; empty for the workspace.
 
-    It is called once for a path, by whoever parses it: called again it could take away what should be refused.
+    Whoever parses a path calls it, once: a second time it could take away what is to be refused.
     """
     found = next((each for each in WORKSPACES if path == each or path.startswith(f"{each}/")), "")
     place = len(found) + 1 if found else 0

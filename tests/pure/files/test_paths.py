@@ -25,9 +25,15 @@ def test_a_name_of_any_length_is_measured_before_it_is_taken_apart(unit: str) ->
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("path", ["/workspace//mnt/data/a", "/workspace/./home/user/a/", "./workspace//a", "/a"])
+@pytest.mark.parametrize(
+    "path", ["/workspace//mnt/data/a", "/workspace/./home/user/a/", "./workspace//a", "/a"]
+)
 def test_the_name_of_a_workspace_is_taken_away_once(path: str) -> None:
-    for parse in (parse_path, parse_folder, lambda cwd: check_process(ProcessBody(["ls"], cwd=cwd), waits=True)):
+    for parse in (
+        parse_path,
+        parse_folder,
+        lambda cwd: check_process(ProcessBody(["ls"], cwd=cwd), waits=True),
+    ):
         with pytest.raises(InvalidInput, match="A path is relative to the workspace"):
             parse(path)
 
