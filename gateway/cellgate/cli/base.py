@@ -373,7 +373,7 @@ class BaseApp(Application):
         """Check the command line; overridden by commands that accept less. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
-        """Refuse invalid values, empty ones where that is refused, and what traitlets ignores: unknown ones."""
+        """Refuse invalid and empty values, and unknown ``--Class.trait``, which traitlets ignores."""
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
         for class_name, name, value in settings_of(config):
             cls = classes.get(class_name)
