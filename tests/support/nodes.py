@@ -68,8 +68,8 @@ def cluster_key(folder: Path) -> Path:
 
 
 @contextmanager
-def pair_of(folder: Path, **options: object) -> Iterator[Pair]:
-    """Two gateways and their database."""
+def pair_of(folder: Path, *, scheme: str = "http", **options: object) -> Iterator[Pair]:
+    """Two gateways and their database; with https in `scheme`, `options` must have their certificate."""
     with ExitStack() as stack:
         server = stack.enter_context(postgresql())
         database = server.database()
@@ -82,7 +82,7 @@ def pair_of(folder: Path, **options: object) -> Iterator[Pair]:
                     port=port,
                     cluster=database,
                     cluster_key=key,
-                    advertise=f"http://127.0.0.1:{port}",
+                    advertise=f"{scheme}://127.0.0.1:{port}",
                     beat=0.5,
                     **options,
                 )
