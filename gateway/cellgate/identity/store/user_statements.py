@@ -43,9 +43,6 @@ COUNT_ACTS: Final = "SELECT count(*) FROM acts WHERE seq > ?"
 SCHEMA_VERSION: Final = 1
 """The number of the tables' schema, in the table `about`."""
 SEARCH_PATH: Final = "SELECT set_config('search_path', 'cellgate_users, pg_catalog', false)"
-HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
-    WHERE schemaname = 'cellgate_users' AND tablename = 'about')"""
-"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
 TABLES: Final = """
 CREATE SCHEMA cellgate_users;
 CREATE TABLE about (
@@ -72,7 +69,6 @@ CREATE TABLE used_tickets (digest bytea PRIMARY KEY, until double precision NOT 
 CREATE TABLE ended_sign_ins (digest bytea PRIMARY KEY, until double precision NOT NULL)
 """
 NOTE_VERSION: Final = "INSERT INTO about VALUES (%s, gen_random_uuid(), gen_random_uuid(), NULL)"
-VERSION: Final = "SELECT version FROM about"
 
 BEGIN_CHANGE: Final = "UPDATE about SET change = gen_random_uuid()"
 """The first statement of a change: of two changes the second one waits, so acts are numbered in order."""

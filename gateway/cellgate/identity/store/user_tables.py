@@ -64,11 +64,10 @@ class UserTables(UserDatabase):
     def _prepare(self, *, create: bool) -> None:
         self._db.execute(statements.SEARCH_PATH)
         schema = Schema(
+            "cellgate_users",
             USERS,
-            statements.HAS_TABLES,
             statements.TABLES,
             statements.NOTE_VERSION,
-            statements.VERSION,
             statements.SCHEMA_VERSION,
             f"The users in {self.address} have",
             "use the version of Cellgate that made them",

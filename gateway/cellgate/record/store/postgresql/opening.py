@@ -9,11 +9,10 @@ from cellgate.record.store.postgresql.record_connection import Connection
 from cellgate.record.store.postgresql.schema import RECORD, Schema
 
 SCHEMA = Schema(
+    "cellgate",
     RECORD,
-    statements.HAS_TABLES,
     statements.TABLES,
     statements.NOTE_VERSION,
-    statements.VERSION,
     statements.SCHEMA_VERSION,
     "The record in PostgreSQL has",
     "use the version of Cellgate that wrote it, or another database",

@@ -20,6 +20,8 @@ RECORD, USERS = 2, 3
 """The locks under which tables are made: those of the record and of its cluster, and those of users."""
 _LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, %s)"
 """Whoever makes the tables; until the end of the transaction. Its first number is "CELG"."""
+_IS_MADE: Final = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'about'"
+"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -37,24 +39,23 @@ def _run(db: _Connection, tables: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Tables with a version. All fields but the numbers are SQL.
+    """Tables with a version, in a schema of PostgreSQL that is first in the search path.
 
-    `name` and `advice` are for the refusal of another version: whose schema it is, and what to use.
+    `lock`: the number of the lock under which they are made. `note_version`: the statement that writes the
+    version into the table `about`. `told` and `advice`: the words around it where another one is refused.
     """
 
+    name: str
     lock: int
-    has_tables: str
     tables: str
     note_version: str
-    read_version: str
     version: int
-    name: str
+    told: str
     advice: str
 
     def is_made(self, db: _Connection) -> bool:
         """Return whether the database has the tables."""
-        row = db.execute(self.has_tables).fetchone()
-        return row is not None and bool(row[0])
+        return db.execute(_IS_MADE, (self.name,)).fetchone() is not None
 
     def make(self, db: _Connection) -> None:
         """Make the tables, unless another program has just done so."""
@@ -66,9 +67,9 @@ class Schema:
 
     def check(self, db: _Connection) -> None:
         """Check that this version of Cellgate can use the tables. Raises StorageError."""
-        row = db.execute(self.read_version).fetchone()
+        row = db.execute("SELECT version FROM about").fetchone()
         version = 0 if row is None else row[0]
         if version != self.version:
             raise StorageError(
-                f"{self.name} schema {version}, and this Cellgate knows only {self.version}: {self.advice}"
+                f"{self.told} schema {version}, and this Cellgate knows only {self.version}: {self.advice}"
             )

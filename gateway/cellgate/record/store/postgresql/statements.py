@@ -39,10 +39,6 @@ UNLOCK: Final = "SELECT pg_advisory_unlock_all()"
 
 # ---- the tables -------------------------------------------------------------------------------------------
 
-HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
-    WHERE schemaname = 'cellgate' AND tablename = 'about')"""
-"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
-VERSION: Final = "SELECT version FROM about"
 SESSION_COLUMNS: Final = (
     "id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count, "
     "limits, metadata, environment, head_seq, head, folder, parent, branched_from, branched_seq, "
