@@ -85,8 +85,10 @@ class AskedElsewhere(GatewayProcess):
 
 
 @contextmanager
-def pair_of(folder: Path, backend: str = "process", **options: object) -> Iterator[Pair]:
-    """Two gateways and their database."""
+def pair_of(
+    folder: Path, backend: str = "process", *, scheme: str = "http", **options: object
+) -> Iterator[Pair]:
+    """Two gateways and their database; with https in `scheme`, `options` must have their certificate."""
     with ExitStack() as stack:
         server = stack.enter_context(postgresql())
         database = server.database()
@@ -100,7 +102,7 @@ def pair_of(folder: Path, backend: str = "process", **options: object) -> Iterat
                     port=port,
                     cluster=database,
                     cluster_key=key,
-                    advertise=f"http://127.0.0.1:{port}",
+                    advertise=f"{scheme}://127.0.0.1:{port}",
                     beat=0.5,
                     **options,
                 )

@@ -1,4 +1,4 @@
-"""Caddy and nginx as ordinary processes, with configurations from `deploy/` in which words are replaced."""
+"""Proxies as ordinary processes, with configurations from `deploy/` in which words are replaced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from pathlib import Path
 from tests.support.requirements import require
 from tests.support.server import PATIENCE, until
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CLIENTS = Path(os.environ.get("CELLGATE_CLIENTS") or ROOT / ".venv" / "clients")
+# Debian has nginx in a folder that not every user's PATH has; Envoy is among the clients of the tests.
+PLACES = os.pathsep.join((os.environ["PATH"], "/usr/sbin", str(CLIENTS / "bin")))
 
 
 def require_proxy(name: str) -> None:
     """Skip the test, or fail where nothing may be missing, if the proxy is not installed."""
-    # Debian has nginx in a folder that not every user's PATH has.
-    if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None:
+    if shutil.which(name, path=PLACES) is None:
         require(name, f"{name} is not installed")
 
 
@@ -45,6 +48,13 @@ def haproxy(folder: Path, text: str) -> list[str]:
     """HAProxy's command."""
     (folder / "haproxy.cfg").write_text(text)
     return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
+
+
+def envoy(folder: Path, text: str) -> list[str]:
+    """Envoy's command: with one thread, as `deploy/envoy.yaml` says."""
+    (folder / "envoy.yaml").write_text(text)
+    options = ["-c", str(folder / "envoy.yaml"), "--concurrency", "1", "--disable-hot-restart"]
+    return [shutil.which("envoy", path=PLACES) or "envoy", *options, "--log-level", "warn"]
 
 
 def nginx(folder: Path, text: str) -> list[str]:

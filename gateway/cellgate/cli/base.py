@@ -54,8 +54,6 @@ COMPLETING = "_ARGCOMPLETE"
 _VERY_MUCH = 0.7
 """How like an option a mistyped one has to be (difflib's ratio): two swapped letters of five are 0.8."""
 _MOST_OF_A_LETTER = 2
-_PLACES = frozenset({"data_dir", "record", "url"})
-"""Settings that say where something is, whose defaults are other places."""
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -262,7 +260,7 @@ class BaseApp(Application):
     environment = AnyTrait(help="The environment variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
-        config=True, metavar="DIR"
+        config=True, metavar="DIR", not_empty=True
     )
     config_file = Unicode(
         help="A configuration file, .py or .json; default: cellgate_config.py or .json in your "
@@ -375,7 +373,7 @@ class BaseApp(Application):
         """Check the command line; overridden by commands that accept less. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
-        """Refuse invalid values, empty places, and unknown ``--Class.trait``, which traitlets ignores."""
+        """Refuse invalid and empty values, and unknown ``--Class.trait``, which traitlets ignores."""
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
         for class_name, name, value in settings_of(config):
             cls = classes.get(class_name)
@@ -383,8 +381,8 @@ class BaseApp(Application):
             if name not in known:
                 hint = did_you_mean(name, list(known)) if cls else did_you_mean(class_name, list(classes))
                 raise UsageError(f"there is no setting --{class_name}.{name}{self._replaced(name) or hint}")
-            if name in _PLACES and value == "":
-                # Most likely an unset variable of the shell; the default is another place.
+            if known[name].metadata.get("not_empty") and value == "":
+                # Most likely an unset variable of the shell; the default would be taken instead.
                 raise UsageError(
                     f"{self.option(name, class_name)} is empty: give it a value, or leave it out"
                 )
@@ -528,7 +526,7 @@ class CommandApp(BaseApp):
     url = Unicode(
         help="The gateway's address; default: that of the gateway of this data folder, otherwise "
         "http://127.0.0.1:8888."
-    ).tag(config=True, metavar="URL")
+    ).tag(config=True, metavar="URL", not_empty=True)
     token = Unicode(
         help="The token; default: that of the gateway of this data folder. Other users of the machine can "
         "see the options of a command, but not its environment."

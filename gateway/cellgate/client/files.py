@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
 from cellgate.client.blocking import Asynchronous
@@ -18,10 +18,11 @@ from cellgate.client.sync import SyncFiles
 from cellgate.client.transport import MOST_FILE, MOST_RESULT, RequestBody
 from cellgate.client.values import Pages, decode
 from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
-from cellgate.wire.paths import in_workspace
+from cellgate.wire.paths import UNFIT_PATH, in_workspace
 
 _CHUNK = 1024 * 1024
 _PAGE = 1000
+_IS_TEXT = 'source is a file that is open for text: open it with "rb"'
 
 
 class Files(Asynchronous):
@@ -39,7 +40,10 @@ class Files(Asynchronous):
     def _path(self, path: str) -> str:
         # Slashes separate; everything else, dots included, is left to the gateway. A path with two slashes
         # would be another one behind a proxy that merges them.
-        return f"{session_path(self._session, 'files')}/{quote(in_workspace(path), safe='/~')}"
+        below = in_workspace(path)
+        if below.startswith("/"):
+            raise InvalidInput(UNFIT_PATH)
+        return f"{session_path(self._session, 'files')}/{quote(below, safe='/~')}"
 
     async def list(self, *, folders: bool = False) -> AsyncGenerator[FileModel]:
         """Yield all files, by path; with `folders`, these too, each with a slash at its path's end."""
@@ -59,12 +63,13 @@ class Files(Asynchronous):
         """Write `source` to the file: bytes, text, the content of the file at a Path, or of an open one.
 
         An existing file is replaced; missing folders are created. An open file is read from where it is; it
-        must be open for bytes. Raises OSError if the source can't be read, TypeError for anything else.
+        must be open for bytes. A pipe is sent as it is read. Raises OSError if the source can't be read,
+        TypeError for anything else.
         """
         progress = progress or ignore_progress
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as file:
-                return await self._put(path, _of_file(file, progress))
+                return await self._put(path, await _body_of(file, progress))
         return await self._put(path, await _body_of(source, progress))
 
     async def _put(self, path: str, body: RequestBody) -> FileChange:
@@ -105,27 +110,40 @@ class Files(Asynchronous):
 
 async def _body_of(source: bytes | str | BinaryIO, progress: Progress) -> RequestBody:
     """Return bytes, a text or the rest of an open file as a body. Raises TypeError for anything else."""
-    if isinstance(source, io.TextIOBase):
-        raise TypeError('source is a file that is open for text: open it with "rb"')
     if isinstance(source, str):
-        data = source.encode()
-    elif isinstance(source, (bytes, bytearray, memoryview)):
+        source = source.encode()
+    if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
-    elif not hasattr(source, "read"):
+        return RequestBody(len(data), _pieces(data, progress))
+    if not hasattr(source, "read"):
         raise TypeError(f"source must be bytes, str, a Path or an open file, not {type(source).__name__}")
-    elif source.seekable():
-        return _of_file(source, progress)
-    else:
-        data = await asyncio.to_thread(source.read)
-    return RequestBody(len(data), _pieces(data, progress))
+    length, first = await asyncio.to_thread(_begin, source)
+    return RequestBody(length, _read(source, first, length, progress))
 
 
-def _of_file(file: BinaryIO, progress: Progress) -> RequestBody:
-    """Return the rest of an open file as a body."""
-    begin = file.tell()
-    length = file.seek(0, os.SEEK_END) - begin
-    file.seek(begin)
-    return RequestBody(length, _read(file, length, progress))
+def _begin(file: Any) -> tuple[int | None, bytes]:
+    """Return the length of the rest of an open file, None for a pipe's, and its first chunk.
+
+    So a file that is open for text is refused before anything is sent. Raises TypeError.
+    """
+    if isinstance(file, io.TextIOBase):
+        raise TypeError(_IS_TEXT)
+    length = None
+    if getattr(file, "seekable", bool)():
+        begin = file.tell()
+        length = file.seek(0, os.SEEK_END) - begin
+        file.seek(begin)
+    return length, _chunk(file, length)
+
+
+def _chunk(file: Any, left: int | None) -> bytes:
+    """Read the next chunk of a file; `left`: of how many bytes, None for a pipe. Raises TypeError."""
+    chunk = file.read(_CHUNK if left is None else min(_CHUNK, max(0, left)))
+    if isinstance(chunk, str):
+        raise TypeError(_IS_TEXT)
+    if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        raise TypeError(f"source.read() must return bytes, not {type(chunk).__name__}")
+    return bytes(chunk)
 
 
 async def _pieces(data: bytes, progress: Progress) -> AsyncGenerator[bytes]:
@@ -134,13 +152,18 @@ async def _pieces(data: bytes, progress: Progress) -> AsyncGenerator[bytes]:
         progress(min(len(data), start + _CHUNK), len(data))
 
 
-async def _read(file: BinaryIO, length: int, progress: Progress) -> AsyncGenerator[bytes]:
+async def _read(
+    file: BinaryIO, chunk: bytes, length: int | None, progress: Progress
+) -> AsyncGenerator[bytes]:
+    """Yield the first chunk and the rest of a file."""
     done = 0
-    while done < length:
-        chunk = await asyncio.to_thread(file.read, min(_CHUNK, length - done))
-        if not chunk:
-            name = getattr(file, "name", "The file")
-            raise InvalidInput(f"{name} became shorter while it was read")
+    while chunk:
         yield chunk
         done += len(chunk)
         progress(done, length)
+        if done == length:
+            return
+        chunk = await asyncio.to_thread(_chunk, file, None if length is None else length - done)
+    if length is not None and done < length:
+        name = getattr(file, "name", "The file")
+        raise InvalidInput(f"{name} became shorter while it was read")

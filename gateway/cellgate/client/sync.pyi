@@ -643,7 +643,8 @@ class SyncFiles:
         """Write `source` to the file: bytes, text, the content of the file at a Path, or of an open one.
 
         An existing file is replaced; missing folders are created. An open file is read from where it is; it
-        must be open for bytes. Raises OSError if the source can't be read, TypeError for anything else.
+        must be open for bytes. A pipe is sent as it is read. Raises OSError if the source can't be read,
+        TypeError for anything else.
         """
 
     def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:

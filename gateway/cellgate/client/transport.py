@@ -197,9 +197,9 @@ def _lost() -> GatewayError:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """A request's body of `length` bytes, sent as its `chunks` are produced."""
+    """A request's body of `length` bytes, None if nobody knows, sent as its `chunks` are produced."""
 
-    length: int
+    length: int | None
     chunks: AsyncGenerator[bytes]
 
 
@@ -291,7 +291,8 @@ class Server:
         if body is not None or method in {"POST", "PUT"}:
             raw = isinstance(body, RequestBody)
             sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
-            sent["Content-Length"] = str(body.length if isinstance(body, RequestBody) else len(body or b""))
+            length = body.length if isinstance(body, RequestBody) else len(body or b"")
+            sent |= {"Transfer-Encoding": "chunked"} if length is None else {"Content-Length": str(length)}
         async with AsyncExitStack() as stack:
             if isinstance(body, RequestBody):
                 await stack.enter_async_context(aclosing(body.chunks))

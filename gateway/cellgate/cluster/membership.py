@@ -25,7 +25,7 @@ from cellgate.record.store.postgresql.record_connection import (
     connect,
     storage_error,
 )
-from cellgate.record.store.postgresql.statements import LOCK_MAKING
+from cellgate.record.store.postgresql.schema import RECORD, make_tables
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
@@ -112,9 +112,7 @@ class Membership:
         db = self._connect()
         try:
             with db.transaction():
-                db.execute(LOCK_MAKING)
-                for statement in statements.TABLES.split(";"):
-                    db.execute(statement)
+                make_tables(db, RECORD, statements.TABLES)
             row = db.execute(statements.JOIN, self.asked(url=self.settings.advertise)).fetchone()
         except psycopg.Error as error:
             db.close()

@@ -25,6 +25,7 @@ class ClusterSettings:
         " needs --advertise. Put a password into PGPASSFILE, not here.",
         name="cluster",
         metavar="URL",
+        not_empty=True,
     )
     advertise: str = option(
         "",

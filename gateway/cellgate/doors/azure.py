@@ -17,7 +17,7 @@ from cellgate.doors.azure_answers import file_list, is_newer, new_cell, new_file
 from cellgate.doors.base import Asked, DoorAccess, DoorHandler
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.run import ExecutionRun
-from cellgate.files.tree import Parts, parse_path
+from cellgate.files.tree import Parts, parse_folder, parse_path
 from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.executions import checked_cell
@@ -28,7 +28,7 @@ from cellgate.record.events import now
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileModel, FilePage
 from cellgate.wire.models import ExecuteBody, LimitsBody, ProcessBody, SessionBody
-from cellgate.wire.paths import in_workspace
+from cellgate.wire.paths import WORKSPACES
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
@@ -213,14 +213,14 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
     def folder(self) -> str:
         """Return the query's folder in the workspace; "" for the workspace itself. Raises InvalidInput."""
         path = self.parameter("path").rstrip("/")
-        folder = in_workspace(f"{path}/").strip("/")
-        return "/".join(parse_path(folder)) if folder else ""
+        # Azure's clients also begin a path in its folder /mnt/data with a slash.
+        return "/".join(parse_folder(path if path.startswith(WORKSPACES) else path.lstrip("/")))
 
     def parts_of(self, name: str) -> Parts:
         with suppress(UnicodeDecodeError):
             name = unquote(name, errors="strict")
-        path = in_workspace(name)
-        return parse_path(f"{self._folder}/{path}" if self._folder else path)
+        parts = parse_path(name)
+        return parse_path("/".join((self._folder, *parts))) if self._folder else parts
 
     async def uploaded(self) -> list[FileModel]:
         """Return the files that the form put into the session; none if the client has gone."""
@@ -272,7 +272,7 @@ class AzureContentHandler(AzureHandler, FileAnswers):
             name = path.removeprefix("content/")
         else:
             name = path.removesuffix("/content")
-        await self.answer_file(key, parse_path(in_workspace(name)))
+        await self.answer_file(key, parse_path(name))
 
 
 class AzureSessionHandler(AzureHandler):

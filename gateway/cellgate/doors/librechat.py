@@ -32,7 +32,6 @@ from cellgate.identity.principal import Ask, Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileModel, Result
 from cellgate.wire.models import SessionBody
-from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 
@@ -132,7 +131,7 @@ class ExecHandler(LibreChatAccess, DoorHandler):
 
     def _source(self, named: Named) -> FileSource:
         parts = _parts(named.id)
-        target = parse_path(in_workspace(named.name)) if named.name else parts
+        target = parse_path(named.name) if named.name else parts
         return FileSource(self.reached(named.storage_session_id or named.session_id), parts, target)
 
 
@@ -156,7 +155,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         return await self.services.sessions.files.session(self.owner, reach.new_key(self.node), wanted)
 
     def parts_of(self, name: str) -> Parts:
-        return parse_path(in_workspace(name))
+        return parse_path(name)
 
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:

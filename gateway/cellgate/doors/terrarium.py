@@ -12,11 +12,11 @@ import binascii
 from collections.abc import Iterable
 
 from cellgate.doors.base import Asked, DoorHandler, Ran, Script, is_hidden, printed
+from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import FileChange, Result
-from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 
@@ -94,7 +94,7 @@ class TerrariumStopHandler(TerrariumHealthHandler):
 
 def _given(files: Iterable[TerrariumFile]) -> dict[str, bytes]:
     """Return the workspace's first files, by path. Raises InvalidInput."""
-    return {in_workspace(file.filename): _bytes(file) for file in files}
+    return {"/".join(parse_path(file.filename)): _bytes(file) for file in files}
 
 
 def _answer(ran: Ran) -> list[bytes]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from cellgate.errors import Conflict, FileHeld, NotFound, not_written
-from cellgate.wire.paths import in_workspace
+from cellgate.wire.paths import UNFIT_PATH, in_workspace
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.regular import open_at_once
@@ -62,11 +62,13 @@ def parse_path(text: str) -> Parts:
     if len(parts) > MAX_DEPTH:
         raise InvalidInput(f"A path has at most {MAX_DEPTH} names")
     if "\0" in text or any(name in {"", ".", ".."} for name in parts):
-        raise InvalidInput(
-            "A path is relative to the workspace, or begins with /workspace/;"
-            " it has no '..', empty name or NUL"
-        )
+        raise InvalidInput(UNFIT_PATH)
     return parts
+
+
+def parse_folder(text: str) -> Parts:
+    """Return the names of a folder's path, as `parse_path` does; none for the workspace itself."""
+    return parse_path(text) if in_workspace(text) else ()
 
 
 FileIdentity = tuple[int, int, int, int, int]

@@ -14,13 +14,13 @@ them).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from cellgate.client import InvalidInput
 from cellgate.integrations.sync import SyncAnthropicTools
-from cellgate.integrations.tools import MAX_TEXT, AnySession, Picture, SessionTools, tool_schemas
+from cellgate.integrations.tools import Picture, SessionTools, tool_schemas
 
 
 class _Block(msgspec.Struct):
@@ -36,11 +36,6 @@ class AnthropicTools(SessionTools):
     """The tools of one session for the Messages API. Calls of one message run in the order given."""
 
     facade = SyncAnthropicTools
-
-    @classmethod
-    def sync(cls, session: AnySession, *, max_text: int = MAX_TEXT) -> SyncAnthropicTools:
-        """Return tools whose methods block, for code without ``await``; `close` them, or use ``with``."""
-        return cast(SyncAnthropicTools, super().sync(session, max_text=max_text))
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

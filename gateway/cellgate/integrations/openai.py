@@ -13,13 +13,13 @@ them).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
 from cellgate.client import InvalidInput
 from cellgate.integrations.sync import SyncOpenAITools
-from cellgate.integrations.tools import MAX_TEXT, AnySession, Picture, SessionTools, ToolAnswer, tool_schemas
+from cellgate.integrations.tools import Picture, SessionTools, ToolAnswer, tool_schemas
 
 T = TypeVar("T")
 
@@ -56,11 +56,6 @@ class OpenAITools(SessionTools):
     """
 
     facade = SyncOpenAITools
-
-    @classmethod
-    def sync(cls, session: AnySession, *, max_text: int = MAX_TEXT) -> SyncOpenAITools:
-        """Return tools whose methods block, for code without ``await``; `close` them, or use ``with``."""
-        return cast(SyncOpenAITools, super().sync(session, max_text=max_text))
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 import msgspec
 from msgspec import UnsetType
@@ -29,6 +29,8 @@ from cellgate.integrations.definitions import Definition, define
 from cellgate.integrations.sync import SyncSessionTools
 from cellgate.wire.words import BranchWorkspace, KeptBranches, language_name
 from cellgate_kernels.base.errors import CellgateError, nearest
+
+F_co = TypeVar("F_co", covariant=True)
 
 MAX_TEXT: Final = 8000
 """Maximum number of characters of one text that a model is shown."""
@@ -84,6 +86,13 @@ class ToolAnswer:
         return [part for part in self.content if isinstance(part, Picture)]
 
 
+class _Faced(Protocol[F_co]):
+    """A class of tools, by the class of its blocking facade."""
+
+    @property
+    def facade(self) -> type[F_co]: ...
+
+
 class SessionTools(Asynchronous):
     """The tools. The session is created when one is first used; as a context manager they end it.
 
@@ -101,9 +110,10 @@ class SessionTools(Asynchronous):
         self._tried: deque[str] = deque(maxlen=_MOST_TRIED)
 
     @classmethod
-    def sync(cls, session: AnySession, *, max_text: int = MAX_TEXT) -> SyncSessionTools:
+    def sync(cls: type[_Faced[F_co]], session: AnySession, *, max_text: int = MAX_TEXT) -> F_co:
         """Return tools whose methods block, for code without ``await``; `close` them, or use ``with``."""
-        return cast(SyncSessionTools, super().sync(session, max_text=max_text))
+        # mypy looks for it in the protocol.
+        return cast(F_co, super().sync(session, max_text=max_text))  # type: ignore[misc]
 
     async def __aenter__(self) -> Self:
         await self._session.__aenter__()

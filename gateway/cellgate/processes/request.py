@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from cellgate.execution.checks import check_env, check_text
 from cellgate.execution.limits import check_seconds
-from cellgate.files.tree import parse_path
+from cellgate.files.tree import parse_folder
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate.wire.paths import in_workspace
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.keeper.programs import ProgramSpec
 
@@ -66,8 +65,7 @@ def check_process(body: ProcessBody, *, waits: bool) -> ProcessRequest:
     for argument in body.argv:
         check_text(argument, "argv", MOST_ARGUMENT_BYTES)
     # Outside of a sandbox, too, a program starts in the workspace.
-    given = in_workspace(body.cwd or "")
-    folder = "/".join(parse_path(given)) if given else ""
+    folder = "/".join(parse_folder(body.cwd or ""))
     return ProcessRequest(
         argv=tuple(body.argv),
         env=check_env(body.env),

@@ -79,6 +79,7 @@ class StorageSettings:
         "A database of PostgreSQL for the record, such as postgresql://user@host/database; default: SQLite,"
         " in the data folder. Put a password into PGPASSFILE, not here.",
         metavar="URL",
+        not_empty=True,
     )
     journal_sync: Sync = option(
         "normal",

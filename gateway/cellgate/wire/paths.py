@@ -6,10 +6,17 @@ from typing import Final
 
 WORKSPACES: Final = ("/workspace", "/mnt/data", "/home/user")
 """Where the workspace is in sandboxes and containers; models write the last two for other systems."""
+UNFIT_PATH: Final = (
+    "A path is relative to the workspace, or begins with /workspace/; it has no '..', empty name or NUL"
+)
+"""What is said of another one."""
 
 
 def in_workspace(path: str) -> str:
-    """Return a path without what leads to the workspace: ``./`` or a name of it; empty for the workspace."""
+    """Return a path without what leads to the workspace: ``./`` or a name of it; empty for the workspace.
+
+    Whoever parses a path calls it, once: a second time it could take away what is to be refused.
+    """
     found = next((each for each in WORKSPACES if path == each or path.startswith(f"{each}/")), "")
     place = len(found) + 1 if found else 0
     while path.startswith("./", place):

@@ -45,6 +45,7 @@ class Option:
     most: float | None
     among: tuple[str, ...]
     absent: str | float | None
+    not_empty: bool
 
     @property
     def kind(self) -> type:
@@ -63,15 +64,18 @@ def option(  # noqa: PLR0913 - most by name
     most: float | None = None,
     among: tuple[str, ...] = (),
     absent: str | float | None = None,
+    not_empty: bool = False,
 ) -> T:
     """Declare a field of a dataclass as an option.
 
     `name`: the setting's, if it is not the field's, after the `PREFIX` of a dataclass that has one. `among`:
     all allowed words. `absent`: the word for a default that is no valid value, such as 0 for None.
+    `not_empty`: whether an option that is given with an empty value, as by an unset variable of the shell, is
+    refused: its default is another place.
     """
     metavar = metavar or unit or (Unit.NUMBER if isinstance(default, int | float | None) else "")
     least = 0 if absent == 0 else least
-    known = Option(name, "", default, help, unit, metavar, least, most, among, absent)
+    known = Option(name, "", default, help, unit, metavar, least, most, among, absent, not_empty)
     return field(default=default, metadata={KEY: known})
 
 

@@ -572,6 +572,14 @@ async def test_a_wrong_type_is_named_as_python_does_and_nothing_is_sent(
         assert str(caught.value) == words
 
 
+async def test_a_path_outside_of_the_workspace_is_refused_before_a_proxy_can_change_it() -> None:
+    """Nothing listens at that address: a request would be another error."""
+    files_of = Gateway("http://127.0.0.1:9", "secret").session("s").files
+    for path in ("/workspace//mnt/data/x", "/etc/passwd", "//x"):
+        with pytest.raises(InvalidInput, match="A path is relative to the workspace"):
+            await files_of.remove(path)
+
+
 async def test_a_caller_that_gives_up_stops_its_cell_by_its_key() -> None:
     began = asyncio.Event()
 

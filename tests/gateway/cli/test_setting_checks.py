@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.main import CellgateApp, main
@@ -34,6 +35,7 @@ class DemoSettings:
     space: int | None = option(None, "", unit=BYTES, name="bound")
     reserve: int = option(64 * MIB, "", unit=BYTES, least=0, name="reserve")
     title: str = option("", "", name="title")
+    home: str = option("", "", not_empty=True, name="home")
     names: tuple[str, ...] = option((), "", name="names")
     words: frozenset[str] = option(frozenset(), "")
     half: int | None = option(None, "", absent=0)
@@ -116,6 +118,11 @@ def test_an_empty_place_is_not_taken_for_the_default() -> None:
     assert said("--data-dir", "") == "--data-dir is empty: give it a value, or leave it out"
     assert demo(CELLGATE_DATA_DIR="").data_dir == demo().data_dir
     assert demo("--DemoApp.title=").title == ""
+    assert said("--DemoApp.home=") == "--DemoApp.home is empty: give it a value, or leave it out"
+    places = {"data_dir", "url", "record", "cluster"}
+    commands = [import_item(path) for path, _ in CellgateApp.subcommands.values()]
+    refused = {(klass, name) for klass in commands for name in klass.class_traits(not_empty=True)}
+    assert refused == {(klass, name) for klass in commands for name in places & set(klass.class_traits())}
 
 
 def test_an_option_that_is_given_twice_says_so() -> None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
 from cellgate.client import Gateway, SyncGateway
 from cellgate.integrations.openai import OpenAITools
 from cellgate.integrations.tools import SessionTools
+from cellgate_kernels.base.resources import MIB
 from tests.support.server import TOKEN, GatewayProcess
 
 PIXEL = (
@@ -75,9 +81,46 @@ def test_files_from_anywhere_under_any_name(gateway: GatewayProcess, tmp_path: P
         assert session.files.get("/mnt/data/rest") == b"456789"
         with local.open() as text, pytest.raises(TypeError, match='open it with "rb"'):
             session.files.put("text", text)
+        with tempfile.NamedTemporaryFile("w+") as text, pytest.raises(TypeError, match='open it with "rb"'):
+            session.files.put("text", text)  # no io.TextIOBase: a wrapper
+        with pytest.raises(TypeError, match=r"source\.read\(\) must return bytes, not NoneType"):
+            session.files.put("nothing", SimpleNamespace(read=lambda _: None))
         with pytest.raises(TypeError, match="source must be bytes, str, a Path or an open file, not int"):
             session.files.put("number", 5)
         session.end()
+
+
+def test_a_pipe_is_sent_as_it_is_read(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """An end that nobody knows: of an open pipe, and of one at a path."""
+    size = 5 * MIB + 3
+    with Gateway.sync(gateway.url, TOKEN) as client, client.session("files-from-a-pipe") as session:
+        program = [sys.executable, "-c", f"import os; os.write(1, b'ab'); print('x' * {size - 3})"]
+        with subprocess.Popen(program, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            told: list[tuple[int, int | None]] = []
+            asked = _Asked(writer.stdout)
+            assert session.files.put("piped", asked, lambda *now: told.append(now)).size == size
+        assert told[-1] == (size, None)
+        assert max(asked.sizes) <= MIB, "no more of it is in memory at once"
+        os.mkfifo(tmp_path / "pipe")
+        with subprocess.Popen(["sh", "-c", "echo abc >pipe"], cwd=tmp_path):
+            assert session.files.put("path", tmp_path / "pipe").size == 4
+        session.end()
+
+
+class _Asked:
+    """A pipe that notes how many bytes it was asked for."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self.sizes: list[int] = []
+        self._pipe = pipe
+
+    def seekable(self) -> bool:
+        return False
+
+    def read(self, size: int = 1 << 62) -> bytes:
+        self.sizes.append(size)
+        return self._pipe.read(size)
 
 
 def test_the_address_and_the_token_of_the_environment(

@@ -272,7 +272,7 @@ def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
     assert f"cluster    as {url('one')}" in node.log.read_text()
     assert uses in refusal(f"--record={database}")
     assert "--cluster has the record as well" in refusal(*cluster, "--record=postgresql://other/record")
-    assert "--advertise () must be the address" in refusal(cluster[0])
+    assert "--advertise is missing: with --cluster, give the address" in refusal(cluster[0])
     assert "--beat needs --cluster" in refusal("--beat=1")
     assert "--cluster takes a database of PostgreSQL" in refusal("--cluster=mysql://db/record", cluster[1])
     node.execute("s", "1")

@@ -8,20 +8,25 @@ import io
 import json
 import random
 import socket
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import aclosing, closing
 from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tornado.httpclient import HTTPRequest
 
+from cellgate.client import Gateway
 from tests.support.free_ports import free_port
 from tests.support.nodes import OWNER, Pair, pair, pair_of
-from tests.support.proxies import haproxy, replaced, require_proxy, started
+from tests.support.proxies import envoy, haproxy, replaced, require_proxy, started
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
+from tests.support.websockets import websocket
 
 __all__ = ["pair"]
 
@@ -37,18 +42,21 @@ class Answer(NamedTuple):
 SESSIONS, REQUESTS = 100, 1000
 
 
-@pytest.fixture
-def proxy(pair: Pair, tmp_path: Path) -> Iterator[str]:
-    """HAProxy before both gateways: its host and port."""
-    with before(pair, tmp_path) as address:
-        yield address
-
-
-@contextmanager
-def before(pair: Pair, tmp_path: Path) -> Iterator[str]:
-    """HAProxy before both gateways: its host and port."""
-    require_proxy("haproxy")
+@pytest.fixture(params=["haproxy", "envoy"])
+def proxy(request: pytest.FixtureRequest, pair: Pair, tmp_path: Path) -> Iterator[str]:
+    """A proxy before both gateways: its host and port."""
+    require_proxy(request.param)
     port = free_port()
+    if request.param == "envoy":
+        command = envoy_before((pair.one.host, pair.other.host), tmp_path, port)
+    else:
+        command = haproxy_before(pair, tmp_path, port)
+    with started(command, tmp_path, port):
+        yield f"127.0.0.1:{port}"
+
+
+def haproxy_before(pair: Pair, folder: Path, port: int) -> list[str]:
+    """HAProxy's command."""
     one, other = pair.node(pair.one)[:8], pair.node(pair.other)[:8]
     changes = {
         "bind :8888": f"bind 127.0.0.1:{port}",
@@ -56,10 +64,18 @@ def before(pair: Pair, tmp_path: Path) -> Iterator[str]:
         "10.0.0.2:8888": pair.other.host,
         "11111111": one,
         "22222222": other,
-        "maxconn 4000": f"maxconn 4000\n    stats socket {tmp_path}/haproxy.sock",
+        "maxconn 4000": f"maxconn 4000\n    stats socket {folder}/haproxy.sock",
     }
-    with started(haproxy(tmp_path, replaced("haproxy.cfg", changes)), tmp_path, port):
-        yield f"127.0.0.1:{port}"
+    return haproxy(folder, replaced("haproxy.cfg", changes))
+
+
+def envoy_before(hosts: Iterable[str], folder: Path, port: int) -> list[str]:
+    """Envoy's command, before these two."""
+    address = "address: {}, port_value: {}".format
+    changes = {address("0.0.0.0", 8888): address("127.0.0.1", port)}
+    for number, host in enumerate(hosts, 1):
+        changes[address(f"10.0.0.{number}", 8888)] = address(*host.split(":"))
+    return envoy(folder, replaced("envoy.yaml", changes))
 
 
 def _missing(gateway: GatewayProcess) -> int:
@@ -105,7 +121,9 @@ def _waiting(gateway: GatewayProcess) -> int:
     return int(float(line.split()[1]))
 
 
-def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> Answer:
+def _ask(
+    connection: http.client.HTTPConnection, method: str, path: str, body: str | bytes | None = None
+) -> Answer:
     """The answer to a request."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     connection.request(method, path, body, headers)
@@ -114,8 +132,13 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: s
 
 
 def test_ids_lead_to_the_gateway_that_made_them(pair: Pair, proxy: str) -> None:
-    before = _missing(pair.one) + _missing(pair.other)
     with closing(http.client.HTTPConnection(proxy, timeout=60)) as connection:
+        # HAProxy is configured to know the gateways' digits; Envoy learns them from any answer of each.
+        for node in (pair.node(pair.one), pair.node(pair.other)):
+            key = f"known-{uuid.uuid4().hex[:8]}"
+            pair.own(key, node)
+            assert _ask(connection, "GET", f"/v1/sessions/{key}").headers[OWNER] == node
+        before = _missing(pair.one) + _missing(pair.other)
         for gateway in (pair.one, pair.other):
             digits = pair.node(gateway)[:8]
             made = f"{digits}{str(uuid.uuid4())[8:]}"
@@ -128,9 +151,12 @@ def test_ids_lead_to_the_gateway_that_made_them(pair: Pair, proxy: str) -> None:
 
 def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
     """And once there is none anywhere, they wait in line."""
+    require_proxy("haproxy")
     with pair_of(tmp_path, max_kernels=1, pool_size=0, claim_timeout=PATIENCE) as pair:
         both = (pair.one, pair.other)
-        with before(pair, tmp_path) as proxy, ThreadPoolExecutor(1) as thread:
+        port = free_port()
+        proxy = f"127.0.0.1:{port}"
+        with started(haproxy_before(pair, tmp_path, port), tmp_path, port), ThreadPoolExecutor(1) as thread:
 
             def execute(session: str) -> Answer:
                 with closing(http.client.HTTPConnection(proxy, timeout=PATIENCE)) as connection:
@@ -149,6 +175,7 @@ def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
             assert waiting.result(PATIENCE).status == 200
 
 
+@pytest.mark.parametrize("proxy", ["haproxy"], indirect=True)
 def test_a_token_finds_all_kernels_that_it_has_started(proxy: str) -> None:
     """Jupyter's clients list them by requests that no gateway is named in."""
     with closing(http.client.HTTPConnection(proxy, timeout=60)) as connection:
@@ -171,3 +198,89 @@ def test_a_new_session_is_learned_from_its_location(pair: Pair, proxy: str) -> N
             assert answer.status == 200
             nodes.add(answer.headers[OWNER])
     assert nodes == {made.headers[OWNER]}
+
+
+async def test_events_pass_as_they_happen_and_a_websocket_passes(pair: Pair, proxy: str) -> None:
+    key = f"passes-{uuid.uuid4().hex[:8]}"
+    async with Gateway(f"http://{proxy}", TOKEN).session(key) as session:
+        async with aclosing(session.stream("import time\nprint(1)\ntime.sleep(100)")) as events:
+            async for event in events:
+                if event.type == "stream":
+                    break
+        url = f"ws://{proxy}/v1/sessions/{key}/ws"
+        async with websocket(HTTPRequest(url, headers={"Authorization": f"Bearer {TOKEN}"})) as opened:
+            await opened.write_message(json.dumps({"id": 1, "execute": {"code": "20 + 2"}}))
+            while '"22"' not in (message := await opened.read_message()):
+                assert isinstance(message, str)
+
+
+class Stub:
+    """A server in the place of a gateway: it is ready, and answers all else with a status, or as full."""
+
+    def __init__(self, status: int) -> None:
+        self.asked: list[bytes] = []
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._answer(200)
+
+            def do_POST(self) -> None:
+                stub.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self._answer(status)
+
+            def _answer(self, status: int) -> None:
+                self.send_response(status)
+                if status == 503:
+                    self.send_header("Cellgate-Full", "1")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Write nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def test_a_gateway_that_opens_no_more_sessions_or_is_gone_is_passed_over(tmp_path: Path) -> None:
+    """Only then a request is repeated: a gateway may have acted before any other failure."""
+    require_proxy("envoy")
+    port = free_port()
+    with (
+        closing(Stub(200)) as ready,
+        closing(Stub(503)) as full,
+        started(envoy_before((ready.host, full.host), tmp_path, port), tmp_path, port),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection,
+    ):
+        asked = [str(number).encode() * 1000 for number in range(40)]
+        assert {_ask(connection, "POST", "/v1/execute", each).status for each in asked} == {200}
+        assert ready.asked == asked
+        assert set(full.asked) < set(asked), "it was asked for some"
+        assert full.asked
+        full.close()
+        assert {_ask(connection, "POST", "/v1/execute", each).status for each in asked} == {200}
+        assert ready.asked == asked * 2
+
+
+def test_a_request_that_may_have_been_carried_out_is_not_repeated(tmp_path: Path) -> None:
+    require_proxy("envoy")
+    port = free_port()
+    with (
+        closing(Stub(500)) as one,
+        closing(Stub(500)) as other,
+        started(envoy_before((one.host, other.host), tmp_path, port), tmp_path, port),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection,
+    ):
+        assert _ask(connection, "POST", "/v1/execute", b"{}").status == 500
+        assert one.asked + other.asked == [b"{}"]

@@ -271,7 +271,7 @@ def test_files_come_and_go_by_the_older_api(gateway: GatewayProcess) -> None:
         assert got.headers["Content-Disposition"].startswith("attachment;")
     assert sorted(names(gateway, one)) == sorted(sent.values())
     assert run(gateway, "print(open('/mnt/data/in file.csv').read())", one)["stdout"] == "a,b\n"
-    for name in ("../out", "%2e%2e%2fout", "/etc/passwd", "a%00b"):
+    for name in ("../out", "%2e%2e%2fout", "/etc/passwd", "/workspace//mnt/data/b", "a%00b"):
         bad = ask(gateway, "POST", "files/upload", one, files={"file": (name, b"1")})
         assert refused(bad) == (400, "bad_request")
     assert refused(ask(gateway, "GET", "files/content/none.txt", one)) == (404, "not_found")
@@ -306,8 +306,11 @@ def test_files_and_commands_by_the_newer_api(gateway: GatewayProcess) -> None:
         ("content", 5),
         ("sub/b.csv", 5),
     ]
-    listed = told(ask(gateway, "GET", "files?path=/mnt/data/sub", one, version=NEWER))["value"]
-    assert [each["name"] for each in listed] == ["b.csv"]
+    for folder in ("/mnt/data/sub", "/sub", "sub"):
+        listed = told(ask(gateway, "GET", f"files?path={folder}", one, version=NEWER))["value"]
+        assert [each["name"] for each in listed] == ["b.csv"]
+    bad = ask(gateway, "GET", "files?path=/workspace//mnt/data/sub", one, version=NEWER)
+    assert refused(bad) == (400, "bad_request")
     for name in ("a.txt", "content", "sub/b.csv"):
         assert ask(gateway, "GET", f"files/{name}/content", one, version=NEWER).content == b"12345"
     ran = execute(gateway, one, shellCommand="wc -c < a.txt; echo no >&2; exit 3")

@@ -6,7 +6,9 @@ import tracemalloc
 
 import pytest
 
-from cellgate.files.tree import parse_path
+from cellgate.files.tree import parse_folder, parse_path
+from cellgate.processes.request import check_process
+from cellgate.wire.models import ProcessBody
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 
@@ -21,3 +23,22 @@ def test_a_name_of_any_length_is_measured_before_it_is_taken_apart(unit: str) ->
         assert tracemalloc.get_traced_memory()[1] < MIB
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "path", ["/workspace//mnt/data/a", "/workspace/./home/user/a/", "./workspace//a", "/a"]
+)
+def test_the_name_of_a_workspace_is_taken_away_once(path: str) -> None:
+    for parse in (
+        parse_path,
+        parse_folder,
+        lambda cwd: check_process(ProcessBody(["ls"], cwd=cwd), waits=True),
+    ):
+        with pytest.raises(InvalidInput, match="A path is relative to the workspace"):
+            parse(path)
+
+
+@pytest.mark.parametrize("path", ["", ".", "./", "/workspace", "/workspace/", "/mnt/data/./"])
+def test_a_folder_may_be_the_workspace_itself(path: str) -> None:
+    assert parse_folder(path) == ()
+    assert check_process(ProcessBody(["ls"], cwd=path), waits=True).cwd == ""

@@ -34,7 +34,7 @@ class PrincipalsApp(BaseApp):
     json = Bool(False, help="Print JSON.").tag(config=True)
     cluster = Unicode(
         help="The database of the cluster whose users these are; default: the data folder's."
-    ).tag(config=True, metavar="URL")
+    ).tag(config=True, metavar="URL", not_empty=True)
     cluster_key = Unicode(
         help="The file with the cluster's key; default: secrets.key in the data folder."
     ).tag(config=True, metavar="FILE")

@@ -118,7 +118,7 @@ class RecordApp(BaseApp):
     trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
     record = Unicode(help="The database of PostgreSQL that the record is in, or is moved to.").tag(
-        config=True, metavar="URL"
+        config=True, metavar="URL", not_empty=True
     )
     back = Bool(False, help="Move the record out of the database, into the data folder.").tag(config=True)
 

@@ -54,7 +54,7 @@ class VerifyApp(BaseApp):
         " must have; see cellgate record key."
     ).tag(config=True, metavar="KEY")
     record = Unicode(help="The database that the record is in; default: the data folder.").tag(
-        config=True, metavar="URL"
+        config=True, metavar="URL", not_empty=True
     )
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 

@@ -53,7 +53,7 @@ def _trait(option: Option) -> TraitType[Any, Any]:
         trait = TRAITS[option.kind](default, **given)
     else:
         trait = List(Unicode(), list(default), **given)
-    return trait.tag(config=True, metavar=option.metavar or "VALUE")
+    return trait.tag(config=True, metavar=option.metavar or "VALUE", not_empty=option.not_empty)
 
 
 def aliases_of(class_name: str, *names: str, **called: str) -> dict[str, str]:

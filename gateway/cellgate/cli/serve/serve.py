@@ -329,6 +329,11 @@ class ServeApp(IdentityOptions, PackageOptions):
         if given.address:
             if read(StorageSettings, self).record not in {"", given.address}:
                 raise UsageError("--cluster has the record as well: leave --record out")
+            if not given.advertise:
+                raise UsageError(
+                    "--advertise is missing: with --cluster, give the address at which the other gateways"
+                    " reach this one, such as --advertise http://10.0.0.7:8888"
+                )
             return check_cluster(given)
         for name in ("advertise", "lease", "beat", "cluster_key"):
             if is_given(self, name):

@@ -102,6 +102,8 @@ class Peers:
                 )
         except OSError as error:  # TimeoutError and ssl.SSLError are some
             why = in_words(error)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                why += " (SSL_CERT_FILE names the certificates that the other gateways of the cluster trust)"
             raise OwnerUnreachable(
                 f"The gateway at {address}, which has the session, can't be reached: {why}."
                 " Nothing has been done; try again"

@@ -43,11 +43,6 @@ COUNT_ACTS: Final = "SELECT count(*) FROM acts WHERE seq > ?"
 SCHEMA_VERSION: Final = 1
 """The number of the tables' schema, in the table `about`."""
 SEARCH_PATH: Final = "SELECT set_config('search_path', 'cellgate_users, pg_catalog', false)"
-LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, 3)"
-"""Whoever makes the tables; until the end of the transaction."""
-HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
-    WHERE schemaname = 'cellgate_users' AND tablename = 'about')"""
-"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
 TABLES: Final = """
 CREATE SCHEMA cellgate_users;
 CREATE TABLE about (
@@ -74,15 +69,12 @@ CREATE TABLE used_tickets (digest bytea PRIMARY KEY, until double precision NOT 
 CREATE TABLE ended_sign_ins (digest bytea PRIMARY KEY, until double precision NOT NULL)
 """
 NOTE_VERSION: Final = "INSERT INTO about VALUES (%s, gen_random_uuid(), gen_random_uuid(), NULL)"
-VERSION: Final = "SELECT version FROM about"
 
 BEGIN_CHANGE: Final = "UPDATE about SET change = gen_random_uuid()"
 """The first statement of a change: of two changes the second one waits, so acts are numbered in order."""
 NOTIFY: Final = "SELECT pg_notify('cellgate_users', '')"
-PING: Final = "SELECT 1"
 LISTEN: Final = "LISTEN cellgate_users"
 CHANGES: Final = "SELECT change::text, sign_outs::text FROM about"
-ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 MOVE_SECRET: Final = "INSERT INTO secrets VALUES (%s, %s, %s, %s, %s)"  # noqa: S105
 MOVE_USER: Final = "INSERT INTO users VALUES (%s, %s, %s, %s)"
 MOVE_ACT: Final = "INSERT INTO acts VALUES (%s, %s, %s)"

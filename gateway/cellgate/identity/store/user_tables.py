@@ -25,6 +25,7 @@ from cellgate.identity.store.interface import Act, Everybody, UserReader
 from cellgate.identity.store.user_database import Row, UserDatabase, token_row
 from cellgate.identity.store.user_file import UserFile
 from cellgate.record.store.postgresql.record_connection import RecordAddress, connect
+from cellgate.record.store.postgresql.schema import ONE_MOMENT, PING, USERS, Schema
 from cellgate_kernels.base.errors import in_brief
 
 PATIENCE_SECONDS = 15.0
@@ -61,24 +62,20 @@ class UserTables(UserDatabase):
 
     def _prepare(self, *, create: bool) -> None:
         self._db.execute(statements.SEARCH_PATH)
-        if not self._is_made():
+        schema = Schema(
+            "cellgate_users",
+            USERS,
+            statements.TABLES,
+            statements.NOTE_VERSION,
+            statements.SCHEMA_VERSION,
+            f"The users in {self.address} have",
+            "use the version of Cellgate that made them",
+        )
+        if not schema.is_made(self._db):
             if not create:
                 raise NotFound(f"There are no users yet ({self.address}); cellgate user add makes one")
-            with self._db.transaction():
-                self._db.execute(statements.LOCK_MAKING)
-                if not self._is_made():
-                    for statement in statements.TABLES.split(";"):
-                        self._db.execute(statement)
-                    self._db.execute(statements.NOTE_VERSION, (statements.SCHEMA_VERSION,))
-        ((version,),) = self._rows(statements.VERSION)
-        if version != statements.SCHEMA_VERSION:
-            raise StorageError(
-                f"The users in {self.address} have schema {version}, and this Cellgate knows only"
-                f" {statements.SCHEMA_VERSION}: use the version of Cellgate that made them"
-            )
-
-    def _is_made(self) -> bool:
-        return bool(self._rows(statements.HAS_TABLES)[0][0])
+            schema.make(self._db)
+        schema.check(self._db)
 
     def close(self) -> None:
         with suppress(psycopg.Error):
@@ -125,7 +122,7 @@ class UserTables(UserDatabase):
     def one_moment(self) -> Iterator[None]:
         """Read from one moment."""
         with self._failures("read"), self._db.transaction():
-            self._db.execute(statements.ONE_MOMENT)
+            self._db.execute(ONE_MOMENT)
             yield
 
     def ended_sign_ins(self) -> frozenset[bytes]:
@@ -137,7 +134,7 @@ class UserTables(UserDatabase):
     def lives(self) -> bool:
         """Return whether the server answers by this connection."""
         try:
-            self._db.execute(statements.PING)
+            self._db.execute(PING)
         except psycopg.Error:
             return False
         return True

@@ -16,7 +16,7 @@ from cellgate.record.findings import Finding
 from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.checking import CheckedRows, check_session, check_trail, sessions_of
 from cellgate.record.store.postgresql import reads, statements
-from cellgate.record.store.postgresql.opening import check_version, has_tables
+from cellgate.record.store.postgresql.opening import SCHEMA
 from cellgate.record.store.postgresql.reads import DatabaseOrigins
 from cellgate.record.store.postgresql.record_connection import (
     Connection,
@@ -25,6 +25,7 @@ from cellgate.record.store.postgresql.record_connection import (
     connect,
     storage_error,
 )
+from cellgate.record.store.postgresql.schema import ONE_MOMENT
 from cellgate.record.store.postgresql.tables import event_row
 from cellgate.record.trail import TrailRow
 
@@ -49,11 +50,11 @@ def command_connection(address: RecordAddress, hold: Hold = Hold.NOT) -> Iterato
 def reading(address: RecordAddress) -> Iterator[Connection]:
     """Yield a connection to an existing record, as of one moment. Raises StorageError."""
     with command_connection(address) as db:
-        if not has_tables(db):
+        if not SCHEMA.is_made(db):
             raise StorageError(f"There is no record in the {address}")
-        check_version(db)
+        SCHEMA.check(db)
         with db.transaction():
-            db.execute(statements.ONE_MOMENT)
+            db.execute(ONE_MOMENT)
             yield db
 
 
@@ -64,8 +65,8 @@ def describe_database(address: RecordAddress) -> str:
     """
     with command_connection(address) as db:
         server = f"PostgreSQL {db.info.server_version // 10000}, {address}"
-        if has_tables(db):
-            check_version(db)
+        if SCHEMA.is_made(db):
+            SCHEMA.check(db)
             return f"{server}: has a record"
         row = db.execute(statements.MAY_MAKE_TABLES).fetchone()
         if row is None or not row[0]:

@@ -22,8 +22,9 @@ from cellgate.record.store.checking import CheckedRows, executions_of, sessions_
 from cellgate.record.store.interface import FIRST_EPOCH
 from cellgate.record.store.postgresql import check, statements, writes
 from cellgate.record.store.postgresql.check import DatabaseRows, command_connection
-from cellgate.record.store.postgresql.opening import check_version, has_tables, make_tables
+from cellgate.record.store.postgresql.opening import SCHEMA
 from cellgate.record.store.postgresql.record_connection import Connection, Hold, RecordAddress
+from cellgate.record.store.postgresql.schema import ONE_MOMENT
 from cellgate.record.store.postgresql.tables import session_values
 from cellgate.record.store.sqlite.moving import MovingFile, moving_into, moving_out
 
@@ -58,14 +59,14 @@ def move_in(record: Path, address: RecordAddress) -> Moved:
 def move_back(address: RecordAddress, record: Path) -> Moved:
     """Move the record in a database to a path. Raises StorageError if nothing was moved."""
     with command_connection(address, Hold.ALONE) as db:
-        if not has_tables(db):
+        if not SCHEMA.is_made(db):
             raise StorageError(f"There is no record in the {address}")
-        check_version(db)
+        SCHEMA.check(db)
         for (session_id,) in db.execute(statements.PURGES).fetchall():
             while writes.remove_some(db, session_id):
                 pass
         with moving_into(record) as target, db.transaction():
-            db.execute(statements.ONE_MOMENT)
+            db.execute(ONE_MOMENT)
             counts = _copy_out(db, target)
         former = f"cellgate_moved_{datetime.now(UTC).strftime('%Y%m%dt%H%M%Sz')}"
         db.execute(sql.SQL(statements.SET_ASIDE).format(sql.Identifier(former)))
@@ -75,9 +76,9 @@ def move_back(address: RecordAddress, record: Path) -> Moved:
 def _copy_in(source: MovingFile, address: RecordAddress) -> Counts:
     """Copy all rows into an empty database, all or none."""
     with command_connection(address, Hold.ALONE) as db:
-        if not has_tables(db):
-            make_tables(db)
-        check_version(db)
+        if not SCHEMA.is_made(db):
+            SCHEMA.make(db)
+        SCHEMA.check(db)
         row = db.execute(statements.IS_EMPTY).fetchone()
         if row is None or not row[0]:
             raise StorageError(f"The {address} has a record already: use an empty database")

@@ -27,6 +27,7 @@ from psycopg.abc import PQGen
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.record.store.postgresql import statements
+from cellgate.record.store.postgresql.schema import PING
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.base.threads import Lane
@@ -190,7 +191,7 @@ def _prepare(db: Connection, address: RecordAddress, hold: Hold) -> None:
 
 
 def _ping(db: Connection) -> None:
-    db.execute(statements.PING)
+    db.execute(PING)
 
 
 def _value(db: Connection, statement: str) -> Any:

@@ -32,7 +32,6 @@ SETTINGS: Final = (
 """What each connection is set to: no connection that hangs may hold anything for long."""
 SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
 ENCODING: Final = "SHOW server_encoding"
-PING: Final = "SELECT 1"
 LOCK_ALONE: Final = "SELECT pg_try_advisory_lock(1128614983, 1)"
 """Its first number is "CELG", the mark of a record's file. Held as long as the connection lives."""
 LOCK_SHARED: Final = "SELECT pg_try_advisory_lock_shared(1128614983, 1)"
@@ -40,12 +39,6 @@ UNLOCK: Final = "SELECT pg_advisory_unlock_all()"
 
 # ---- the tables -------------------------------------------------------------------------------------------
 
-LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, 2)"
-"""Whoever makes the tables; until the end of the transaction."""
-HAS_TABLES: Final = """SELECT EXISTS (SELECT FROM pg_tables
-    WHERE schemaname = 'cellgate' AND tablename = 'about')"""
-"""Not by to_regclass, which goes on saying no within the transaction that waited for whoever makes them."""
-VERSION: Final = "SELECT version FROM about"
 SESSION_COLUMNS: Final = (
     "id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count, "
     "limits, metadata, environment, head_seq, head, folder, parent, branched_from, branched_seq, "
@@ -311,7 +304,6 @@ TOMBSTONES: Final = "SELECT body FROM trail WHERE type = 'record_purged' ORDER B
 
 FOR_COMMANDS: Final = (("statement_timeout", "0"), ("idle_in_transaction_session_timeout", "0"))
 """The settings of a command's connection: it may read for long, or wait for the reader of its output."""
-ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 STORED_EVENTS: Final = f"""SELECT {EVENT_COLUMNS} FROM events
     WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"""  # noqa: S608
 STRAY: Final = {

@@ -21,6 +21,7 @@ from cellgate.record.store.backlog import Group, RefusedRows
 from cellgate.record.store.interface import FENCED
 from cellgate.record.store.postgresql import statements
 from cellgate.record.store.postgresql.record_connection import Connection
+from cellgate.record.store.postgresql.schema import PING
 from cellgate.record.store.postgresql.tables import (
     beginnings,
     entry,
@@ -108,7 +109,7 @@ class TableWriter:
         for part in parts:
             refused |= self._write_part(db, part, batch)
         if not parts:
-            db.execute(statements.PING)
+            db.execute(PING)
         self._unsure = False
         return refused
 
