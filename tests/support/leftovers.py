@@ -28,7 +28,7 @@ DEPTH = 8
 ENGINE = "/var/run/docker.sock"
 CGROUPS = Path("/sys/fs/cgroup")
 PROJECT = "cellgate-test"
-"""Of compose, in the tests of deploy/compose.yaml."""
+"""Of compose, in the tests of its files."""
 _OF_A_TEST = re.compile(r"cellgate-test-(\d+)")
 END_SECONDS = 30.0
 
@@ -163,7 +163,13 @@ def _remove_containers(place: Path) -> int:
                     client.remove_container(each["Id"], force=True)
                     removed += 1
         if removed:
-            for network in client.networks(filters={"label": f"com.docker.compose.project={PROJECT}"}):
+            # The rest of the project has no folder.
+            of_project = {"label": f"com.docker.compose.project={PROJECT}"}
+            for each in client.containers(all=True, filters=of_project):
+                with suppress(DockerException):
+                    client.remove_container(each["Id"], force=True)
+                    removed += 1
+            for network in client.networks(filters=of_project):
                 with suppress(DockerException):
                     client.remove_network(network["Id"])
     except DockerException:

@@ -106,9 +106,7 @@ class Calls:
                     raise
             await asyncio.sleep(pause)
 
-    def _pause(
-        self, error: GatewayError, failures: int, waited: float, *, repeatable: bool
-    ) -> float | None:
+    def _pause(self, error: GatewayError, failures: int, waited: float, *, repeatable: bool) -> float | None:
         """Return the seconds after which a request is repeated; None if it is not.
 
         Any request is repeated that a gateway has refused because the session's own can't be reached: that
