@@ -1,4 +1,4 @@
-"""``docker compose up`` with deploy/compose-cluster.yaml: three gateways, PostgreSQL and HAProxy on a real engine.
+"""Compose with deploy/compose-cluster.yaml: three gateways, PostgreSQL and HAProxy on a real engine.
 
 They are updated one at a time, killed, added and taken away while clients run cells. Each client is the
 Python client as it is, so what it raises is what a user would see.

@@ -1,5 +1,5 @@
-"""deploy/compose-cluster.yaml as text: what it names is there, its gateways differ in their numbers alone, and
-`cellgate serve` knows their settings. `tests/containers` runs it.
+"""deploy/compose-cluster.yaml as text: what it names is there, its gateways differ in their numbers alone,
+and `cellgate serve` knows their settings. `tests/containers` runs it.
 """
 
 from __future__ import annotations
