@@ -308,6 +308,15 @@ class Draining(CellgateError):
     reason = "draining"
 
 
+class NodeFull(CellgateError):
+    """All kernels of the gateway are in use, and another one of its cluster has room; nothing was done.
+    `retry_after` is in seconds.
+    """
+
+    reason = "node_full"
+    retry_after = 1.0
+
+
 class StorageError(CellgateError):
     """The record could not be opened, read or written; the message has the storage's reason."""
 
@@ -397,6 +406,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
     ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
     Draining: HTTPStatus.SERVICE_UNAVAILABLE,
+    NodeFull: HTTPStatus.SERVICE_UNAVAILABLE,
     RecordGone: HTTPStatus.GONE,
     StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -287,8 +287,10 @@ def test_a_fourth_gateway_comes_and_goes(cluster: Cluster) -> None:
             'command: ["1", "2", "3"]', 'command: ["1", "2", "3", "4"]'
         )
     )
-    with proxy.open("a") as opened:
-        opened.write("    server 44444444 gateway-4:8888\n")
+    server = "    server 33333333 gateway-3:8888\n"
+    proxy.write_text(
+        proxy.read_text().replace(server, server + server.replace("33333333 gateway-3", "44444444 gateway-4"))
+    )
     before = [cluster.container(service)["Id"] for service in (*GATEWAYS, "database", "proxy")]
     with load(cluster) as (_, progress):
         cluster.run("up", "--detach", "--no-build", "gateway-4")

@@ -119,6 +119,8 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "quota_exceeded": QuotaExceeded,
     "queue_full": Overloaded,
     "pool_exhausted": Overloaded,
+    "node_full": Overloaded,
+    "draining": Overloaded,
 }
 
 

@@ -48,6 +48,8 @@ E = TypeVar("E", bound=BaseException)
 
 _CONNECT_TIMEOUT = 10.0
 _OWNER_TIMEOUT = 1.0
+_FULL_PAUSES = (0.2, 0.5)
+"""Seconds before a gateway that had no room is asked again."""
 """Seconds to connect to the gateway of a cluster that has a session, before the given address is used."""
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
 MOST_LINE = 512 * MIB
@@ -294,8 +296,7 @@ class Server:
             if isinstance(body, RequestBody):
                 await stack.enter_async_context(aclosing(body.chunks))
             backend = _Backend(on_send or _ignore)
-            response = await self._ask_owner(stack, session, method, target, sent, body, backend)
-            answer = HttpAnswer(response, self.url)
+            answer = await self._answered(stack, session, method, target, sent, body, backend)
             await answer.check()
             self.learn(session, answer)
             self.learn(session_in(answer.headers.get("location", "")), answer)
@@ -310,6 +311,17 @@ class Server:
     def learn_branch(self, session: str, branch: str) -> None:
         """Note that a session's branch is where the session is, both by their paths. Raises NotOwner."""
         self._owners.learn_branch(session, branch)
+
+    async def _answered(self, stack: AsyncExitStack, session: str | None, *request: *_Request) -> HttpAnswer:
+        """Return the answer. One that is full has done nothing: a proxy in front asks another next time."""
+        for pause in _FULL_PAUSES:
+            async with AsyncExitStack() as attempt:
+                answer = HttpAnswer(await self._ask_owner(attempt, session, *request), self.url)
+                if "cellgate-full" not in answer.headers or isinstance(request[3], RequestBody):
+                    stack.push_async_exit(attempt.pop_all())
+                    return answer
+            await asyncio.sleep(pause)
+        return HttpAnswer(await self._ask_owner(stack, session, *request), self.url)
 
     async def _ask_owner(
         self, stack: AsyncExitStack, session: str | None, *request: *_Request

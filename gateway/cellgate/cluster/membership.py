@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 HOP_PURPOSE = "hop"
 KEY_BYTES = 32
+PAUSE_SECONDS = 0.2
+"""The shortest time between two beats, however often a node is full and then is not."""
 END_SECONDS = 2.0
 """How long the end waits for a beat that the server does not answer."""
 
@@ -63,6 +65,7 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         self._db: Connection | None = None
         self._stopping = threading.Event()
+        self._hurry = threading.Event()
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="cluster-beats", daemon=True)
         self._guarded_beaten = Supervisor().guard(self._beaten, "beat of the cluster")
@@ -88,9 +91,16 @@ class Membership:
         own = self.nodes.get(self.node)
         return own is not None and own.state is NodeState.DRAINING
 
+    def tell_room(self) -> None:
+        """Beat soon if the node has become full, or has room again."""
+        load = self.measure()
+        if load.is_full != self._load.is_full:
+            self._load = load
+            self._hurry.set()
+
     async def close(self) -> None:
         """Stop the beats, and show the node as down."""
-        self._stopping.set()
+        self._stop()
         await self._lane.run(self._thread.join, END_SECONDS)
         if self._thread.is_alive() and self._db is not None:
             self._db.give_up()
@@ -127,7 +137,10 @@ class Membership:
                 self._beat()
             except Exception as error:  # noqa: BLE001 - a node without beats loses its sessions
                 self._fail(error)
-            self._stopping.wait(self.settings.beat)
+            pause = min(PAUSE_SECONDS, self.settings.beat)
+            self._stopping.wait(pause)
+            self._hurry.wait(self.settings.beat - pause)
+            self._hurry.clear()
         if self._db is not None:
             try:
                 self._db.execute(statements.LEAVE, self.asked())
@@ -174,8 +187,12 @@ class Membership:
             logger.warning("The node %s was silent for %.1f s", self.node, silent)
         self.beaten(late)
 
-    def _lose(self) -> None:
+    def _stop(self) -> None:
         self._stopping.set()
+        self._hurry.set()
+
+    def _lose(self) -> None:
+        self._stop()
         if not self.lost.done():
             self.lost.set_result(
                 f"Another gateway has started as this node of the cluster, {self.node}, or the node was"

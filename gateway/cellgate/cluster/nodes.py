@@ -20,11 +20,18 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The kernels of a node. `capacity`: the most that it may have; `used`: by sessions; `warm`: for none."""
+    """The kernels of a node. `capacity`: the most that it may have; `used`: by sessions, with those that wait
+    for one; `warm`: for none.
+    """
 
     capacity: int = 0
     used: int = 0
     warm: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more session would wait for a kernel of another one."""
+        return self.used >= self.capacity
 
 
 @dataclass(frozen=True, slots=True)

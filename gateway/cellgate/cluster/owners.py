@@ -13,7 +13,8 @@ from typing import Any
 
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
-from cellgate.errors import Draining, StorageError
+from cellgate.cluster.nodes import NodeState, node_of
+from cellgate.errors import Draining, NodeFull, StorageError
 from cellgate.record.store.postgresql.record_connection import Connection, RecordAddress, RecordConnection
 from cellgate.sessions.ownership import OURS, KeyOwner, Owned, Ownership
 from cellgate_kernels.base.tasks import Supervisor
@@ -59,6 +60,7 @@ class KeyOwners(Ownership):
             if heard is None:
                 raise StorageError("Another gateway has this one's name in the cluster, so it opens nothing")
             if mine:
+                self._membership.tell_room()
                 if former not in {None, self.node}:
                     self._membership.takeovers += 1
                     ids = {"principal": principal, "session": key, "node": self.node}
@@ -88,6 +90,7 @@ class KeyOwners(Ownership):
         return OURS if node == self.node else KeyOwner(url or UNKNOWN, node)
 
     def release(self, principal: str, key: str) -> None:
+        self._membership.tell_room()
         if principal:
             asked = self._membership.asked(principal=principal, key=key)
             try:
@@ -118,6 +121,12 @@ class KeyOwners(Ownership):
     def check_opens(self) -> None:
         if self._membership.draining:
             raise Draining("This gateway is being drained and opens no more sessions; another one does")
+
+    async def check_room(self, owned: Owned | None) -> None:
+        if not self._membership.measure().is_full or not await self._db.repeatable(_others_room, self.node):
+            return
+        if owned is None or await self.home(*owned) != OURS:
+            raise NodeFull("All kernels of this gateway are in use; another one of its cluster has room")
 
     async def held(self) -> Collection[Owned]:
         await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
@@ -159,6 +168,12 @@ class KeyOwners(Ownership):
 
 def _row(db: Connection, statement: str, asked: dict[str, object]) -> tuple[Any, ...] | None:
     return db.execute(statement, asked, prepare=True).fetchone()
+
+
+def _others_room(db: Connection, node: str) -> bool:
+    """Return whether another node has room."""
+    nodes = [node_of(row, row[9]) for row in db.execute(statements.LIST, prepare=True)]
+    return any(each.id != node and each.state is NodeState.UP and not each.load.is_full for each in nodes)
 
 
 def _keys(db: Connection, statement: str, asked: dict[str, object]) -> list[Owned]:

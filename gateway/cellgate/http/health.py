@@ -11,6 +11,7 @@ from msgspec import UNSET
 from cellgate.http.base import BaseHandler
 from cellgate.http.metrics import PASSING
 from cellgate.http.operation import JSON, TEXT, Answer, operation
+from cellgate.http.queries import read_query
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import (
     Ceilings,
@@ -22,6 +23,10 @@ from cellgate.wire.answers import (
     Readiness,
 )
 from cellgate.wire.base import Query
+from cellgate.wire.queries import ReadyQuery
+
+
+NO_ROOM = "room"
 
 
 class HealthHandler(BaseHandler):
@@ -51,12 +56,18 @@ class ReadyHandler(BaseHandler):
         Answer(200, "New work is accepted.", {JSON: Readiness}),
         Answer(503, "New work is not accepted; `missing` says why.", {JSON: Readiness}),
         public=True,
-        query=Query,
+        query=ReadyQuery,
     )
     async def get(self) -> None:
         problems = self.services.problems()
         missing = [str(problem) for problem in problems]
         self.is_expected = PASSING.issuperset(problems)
+        # Probes may add parameters of their own.
+        asked = {name: said for name, said in self.request.query_arguments.items() if name == "new"}
+        wanted = read_query(asked, ReadyQuery)
+        assert isinstance(wanted, ReadyQuery)
+        if wanted.new and self.services.kernels.pool.room() < 1:
+            missing.append(NO_ROOM)
         readiness = Readiness(
             status="not_ready" if missing else "ready",
             missing=missing,

@@ -63,6 +63,7 @@ WRITES: Errors = (*READS, errors.StorageFull, errors.NotRecorded, errors.Shuttin
 STARTS: Errors = (
     *WRITES,
     errors.Draining,
+    errors.NodeFull,
     PoolExhausted,
     KernelStartFailed,
     BackendUnavailable,

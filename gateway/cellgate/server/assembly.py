@@ -38,6 +38,7 @@ from cellgate.server.people import Changes, measure_records, open_people, watch_
 from cellgate.server.sessions import open_sessions, recover_sessions
 from cellgate.server.settings import GatewaySettings
 from cellgate.server.storage import open_storage
+from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
@@ -158,7 +159,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(gateway.shut_down)
     kernels.pool.start()
     if storage.cluster is not None:
-        storage.cluster.membership.measure = partial(_load, kernels.pool)
+        storage.cluster.membership.measure = partial(_load, kernels.pool, sessions.manager.keys)
     sessions.manager.start()
     changes = Changes(services, servers, authentication)
     authentication.follow(changes)
@@ -237,10 +238,10 @@ def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
     return tracing.OpenTelemetry(provider)
 
 
-def _load(pool: KernelPool) -> Load:
+def _load(pool: KernelPool, keys: SessionKeys) -> Load:
     """Return the kernels of this node for the others of its cluster."""
-    found = pool.statistics()
-    return Load(pool.settings.max_kernels, found.in_use, found.warm)
+    most = pool.settings.max_kernels
+    return Load(most, most - pool.room() + keys.unmade(), pool.statistics().warm)
 
 
 def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:

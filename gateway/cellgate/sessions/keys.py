@@ -146,6 +146,10 @@ class SessionKeys:
         self.check_open()
         self.ownership.check_opens()
 
+    def unmade(self) -> int:
+        """Return the number of openings that are about to claim a kernel."""
+        return sum(not opening.made.done() for _, opening in self.openings())
+
     async def check_ours(self, owned: Owned) -> None:
         """Check that no other gateway has the key. Raises OwnedElsewhere, StorageError."""
         if not self.find(owned).open:

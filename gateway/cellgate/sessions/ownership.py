@@ -77,6 +77,12 @@ class Ownership(Protocol):
     def check_opens(self) -> None:
         """Check that this gateway is to open more sessions. Raises Draining."""
 
+    async def check_room(self, owned: Owned | None) -> None:
+        """Check that a session is to be opened here, even if it has to wait for a kernel. None: a one-shot.
+
+        Raises NodeFull if another gateway has room, unless the session's files are here; and StorageError.
+        """
+
     async def held(self) -> Collection[Owned] | None:
         """Return the keys that a former process of this gateway has left to this one; None: all."""
 
@@ -115,6 +121,9 @@ class Alone(Ownership):
         """Keep the key: there is no other gateway."""
 
     def check_opens(self) -> None:
+        """Raise nothing: there is no other gateway."""
+
+    async def check_room(self, owned: Owned | None) -> None:
         """Raise nothing: there is no other gateway."""
 
     async def held(self) -> Collection[Owned] | None:

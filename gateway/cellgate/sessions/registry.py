@@ -176,6 +176,8 @@ class SessionRegistry:
         owned = (principal, key)
         self.keys.check_open()
         await self.keys.check_ours(owned)
+        if body.workspace_of is None and not self.keys.find(owned).open:
+            await self.keys.ownership.check_room(owned)
         limits = self.terms.limits(principal, body)
         if body.network == "allow":
             self.terms.check_network(principal)
@@ -369,6 +371,7 @@ class SessionRegistry:
         self.keys.check_opens()
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
+        await self.keys.ownership.check_room(None)
         limits = self.terms.limits(principal, body, lower=lower)
         plan = SessionPlan(body, self.terms.profile(body, limits), limits)
         session = await self.opener.open_one_shot(principal, plan, store=store, until=until, moved=moved)

@@ -730,7 +730,7 @@ class NodeModel(Value, frozen=True, kw_only=True):
         ),
     ]
     capacity: Annotated[int, say("The most kernels that it may have.")]
-    used: Annotated[int, say("Kernels of sessions.")]
+    used: Annotated[int, say("Kernels of sessions, with those that sessions wait for.")]
     warm: Annotated[int, say("Kernels that wait for a session.")]
     beat_at: Annotated[str, say("The time of its last sign of life, by the clock of the database.")]
 

@@ -26,6 +26,14 @@ Usage = Annotated[bool, say("Whether to tell `memory`, `cpu` and `executions`, w
 Outputs = Annotated[bool, say("Whether to include the outputs of cells.")]
 
 
+class ReadyQuery(Query, frozen=True):
+    """Ready for what."""
+
+    new: Annotated[
+        bool, say("Whether to ask for new sessions, too: 503 while one would wait for a kernel of another.")
+    ] = False
+
+
 class SessionQuery(Query, frozen=True):
     """Whose session a request is about."""
 

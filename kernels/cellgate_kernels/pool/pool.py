@@ -129,6 +129,12 @@ class KernelPool:
         """Whether a claim may expect a kernel: the last warm one became ready, or none is kept warm."""
         return bool(self._roster.in_use) or len(self._warm) > 0 or self._warm.ready
 
+    def room(self) -> int:
+        """Return how many more claims would wait for no other's release; negative if some wait for one."""
+        roster = self._roster
+        unclaimed = sum(start.claim is None for start in roster.starting.values())
+        return roster.free + len(self._warm) + unclaimed + len(roster.ending) - self._claims.in_line
+
     def processes(self) -> list[int]:
         """Return the first processes of the warm and claimed kernels, as far as they are known."""
         kernels = [*self._roster.in_use, *self._roster.replaced, *self._warm]

@@ -24,6 +24,7 @@ from cellgate.client import (
     Gateway,
     GatewayError,
     NotFound,
+    Overloaded,
     Stream,
     api,
     calls,
@@ -38,9 +39,9 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def answering(
-    script: Script | bytes, *, read_body: bool = True
+    *scripts: Script | bytes, read_body: bool = True
 ) -> AsyncIterator[tuple[Gateway, list[bytes]]]:
-    """A client of a server that reads one request's head and body, then does as `script` says."""
+    """A client of a server that reads each request's head and body, then does as its script says, in turn."""
     requests: list[bytes] = []
 
     connections: list[asyncio.Task[None]] = []
@@ -50,6 +51,7 @@ async def answering(
         with contextlib.suppress(ConnectionError):
             head = await reader.readuntil(b"\r\n\r\n")
             length = [int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if b"content-length" in x]
+            script = scripts[min(len(requests), len(scripts) - 1)]
             requests.append(head + await reader.readexactly(sum(length) if read_body else 0))
             if isinstance(script, bytes):
                 writer.write(script)
@@ -718,3 +720,21 @@ async def test_a_download_that_never_ends_fills_no_disk(
             await gateway.session("s").files.save("file", tmp_path / "file")
     assert refused.value.reason == "bad_answer"
     assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
+
+
+async def test_a_gateway_without_room_is_asked_again() -> None:
+    """It has done nothing, so also a request is repeated that must not be done twice."""
+    problem = b'{"reason": "node_full", "detail": "All kernels are in use"}'
+    full = answer(problem, "503 Service Unavailable", "Cellgate-Full: 1\r\nRetry-After: 1\r\n")
+    async with answering(full, full, answer(b"{}")) as (gateway, requests):
+        await gateway.interrupt("s")
+        assert len(requests) == 3
+    async with answering(full, full, full) as (gateway, requests):
+        with pytest.raises(Overloaded) as refused:
+            await gateway.interrupt("s")
+        assert (len(requests), refused.value.reason, refused.value.retry_after) == (3, "node_full", 1)
+    busy = answer(b'{"reason": "pool_exhausted"}', "503 Service Unavailable")
+    async with answering(busy) as (gateway, requests):
+        with pytest.raises(Overloaded):
+            await gateway.interrupt("s")
+        assert len(requests) == 1

@@ -383,6 +383,27 @@ async def test_a_place_comes_free_only_when_the_kernel_has_ended() -> None:
     await close(pool, launcher)
 
 
+async def test_the_room_is_for_claims_that_wait_for_nobodys_release() -> None:
+    launcher = QuickLauncher()
+    pool = new_pool(launcher, size=1, max_kernels=2)
+    await warmed(pool, 1)
+    assert pool.room() == 2
+    kernels = [await claim(pool), await claim(pool)]
+    assert pool.room() == 0
+    launcher.may_end.clear()
+    waiting = claim(pool)
+    await turns()
+    assert pool.room() == -1
+    pool.release(kernels[0])
+    assert pool.room() == 0
+    pool.release(kernels[1])
+    assert pool.room() == 1
+    launcher.may_end.set()
+    pool.release(await waiting)
+    await until(lambda: pool.room() == 2)
+    await close(pool, launcher)
+
+
 async def test_claims_are_served_in_the_order_they_came() -> None:
     launcher = SlowLauncher()
     pool = new_pool(launcher, max_kernels=2)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,49 @@ def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
     lone = start_gateway(record=database)
     assert uses in refusal(*cluster)
     assert lone.execute("s", "1")["kernel"]["cause"] == "gateway_shutdown"
+
+
+def test_a_full_node_sends_new_sessions_elsewhere(start_node: StartNode) -> None:
+    """As long as another one has room; a session whose files it has, and all once all are full, wait."""
+    full = {"max_kernels": 1, "pool_size": 0, "claim_timeout": 60, "beat": 0.2, "cull_interval": 0.1}
+    one, two = start_node(**full), start_node(**full)
+
+    def uses(name: str, used: int) -> None:
+        """Wait until node `one` knows how many kernels a node uses."""
+
+        def known() -> bool:
+            nodes = {each["url"]: each for each in one.get("/v1/cluster").json()["nodes"]}
+            found = nodes.get(url(name), {"capacity": 0})
+            return found["capacity"] == 1 and found["used"] == used
+
+        until(known, f"{name} does not use {used}")
+
+    one.post("/v1/sessions", {"session": "kept", "limits": {"idle_timeout": 0.5}})
+    one.execute("kept", "open('a', 'w').write('1')")
+    until(lambda: one.model("kept")["state"] == "ended", "the session does not end")
+    uses("two", 0)
+    assert one.get("/readyz?new=true").status == 200
+    one.execute("held", "1")
+    ready = one.get("/readyz?new=true")
+    assert (ready.status, ready.json()["missing"]) == (503, ["room"])
+    assert one.get("/readyz").status == 200
+    for path in ("/v1/sessions/new/execute", "/v1/execute"):
+        refused = one.post(path, {"code": "1"})
+        assert (refused.status, refused.reason) == (503, "node_full")
+        assert (refused.headers["Cellgate-Full"], refused.headers["Retry-After"]) == ("1", "1")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(one.execute, "kept", "open('a').read()")
+        uses("one", 2)
+        assert one.delete("/v1/sessions/held").status == 204
+        assert waiting.result(PATIENCE)["outputs"][0]["data"]["text/plain"] == "'1'"
+        until(lambda: one.model("kept")["state"] == "ended", "the session does not end")
+        one.execute("first", "1")
+        two.execute("new", "1")
+        uses("two", 1)
+        waiting = thread.submit(one.execute, "second", "2")
+        uses("one", 2)
+        assert one.delete("/v1/sessions/first").status == 204
+        assert waiting.result(PATIENCE)["status"] == "ok"
 
 
 def test_a_node_is_drained_and_removed(start_node: StartNode, database: str) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import http.client
+import io
 import random
+import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.free_ports import free_port
-from tests.support.nodes import OWNER, Pair, pair
+from tests.support.nodes import OWNER, Pair, pair, pair_of
 from tests.support.proxies import haproxy, replaced, require_proxy, started
-from tests.support.server import TOKEN, GatewayProcess
+from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 
 __all__ = ["pair"]
 
@@ -24,15 +28,24 @@ SESSIONS, REQUESTS = 100, 1000
 @pytest.fixture
 def proxy(pair: Pair, tmp_path: Path) -> Iterator[str]:
     """HAProxy before both gateways: its host and port."""
+    with before(pair, tmp_path) as address:
+        yield address
+
+
+@contextmanager
+def before(pair: Pair, tmp_path: Path) -> Iterator[str]:
+    """HAProxy before both gateways: its host and port."""
     require_proxy("haproxy")
     port = free_port()
     one, other = pair.node(pair.one)[:8], pair.node(pair.other)[:8]
     changes = {
         "bind :8888": f"bind 127.0.0.1:{port}",
-        "10.0.0.1:8888": pair.one.host,
-        "10.0.0.2:8888": pair.other.host,
+        "gateway-1:8888": pair.one.host,
+        "gateway-2:8888": pair.other.host,
         "11111111": one,
         "22222222": other,
+        "    server 33333333 gateway-3:8888\n": "",
+        "maxconn 4000": f"maxconn 4000\n    stats socket {tmp_path}/haproxy.sock",
     }
     with started(haproxy(tmp_path, replaced("haproxy.cfg", changes)), tmp_path, port):
         yield f"127.0.0.1:{port}"
@@ -65,6 +78,22 @@ def test_only_the_first_request_of_a_session_can_hop(pair: Pair, proxy: str) -> 
     assert ask(random.choices([*keys], k=REQUESTS - SESSIONS)) == 0
 
 
+def _rooms(folder: Path) -> list[str]:
+    """The states of the gateways for new sessions, as HAProxy sees them."""
+    with closing(socket.socket(socket.AF_UNIX)) as asked:
+        asked.connect(f"{folder}/haproxy.sock")
+        asked.sendall(b"show stat openers 4 -1\n")
+        rows = csv.DictReader(io.StringIO(asked.makefile().read()))
+        return sorted(row["status"] for row in rows)
+
+
+def _waiting(gateway: GatewayProcess) -> int:
+    """How many sessions wait for a kernel."""
+    text = gateway.get("/metrics").body.decode()
+    (line,) = (each for each in text.splitlines() if each.startswith("cellgate_pool_waiting_claims "))
+    return int(float(line.split()[1]))
+
+
 def _ask(
     connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
 ) -> http.client.HTTPResponse:
@@ -87,6 +116,29 @@ def test_ids_lead_to_the_gateway_that_made_them(pair: Pair, proxy: str) -> None:
                 answer = _ask(connection, "GET", path)
                 assert (answer.status, answer.headers[OWNER]) == (404, pair.node(gateway))
     assert _missing(pair.one) + _missing(pair.other) - before == 6
+
+
+def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
+    """And once there is none anywhere, they wait in line."""
+    with pair_of(tmp_path, max_kernels=1, pool_size=0, claim_timeout=PATIENCE) as pair:
+        both = (pair.one, pair.other)
+        with before(pair, tmp_path) as proxy, ThreadPoolExecutor(1) as thread:
+
+            def execute(session: str) -> http.client.HTTPResponse:
+                with closing(http.client.HTTPConnection(proxy, timeout=PATIENCE)) as connection:
+                    return _ask(connection, "POST", f"/v1/sessions/{session}/execute", '{"code": "1"}')
+
+            first = execute("first")
+            until(lambda: _rooms(tmp_path) == ["DOWN", "UP"], "HAProxy does not see that a gateway is full")
+            second = execute("second")
+            assert (first.status, second.status) == (200, 200)
+            assert {first.headers[OWNER], second.headers[OWNER]} == set(map(pair.node, both))
+            until(lambda: _rooms(tmp_path) == ["DOWN", "DOWN"], "HAProxy does not see that all are full")
+            waiting = thread.submit(execute, "third")
+            until(lambda: sum(_waiting(each) for each in both) == 1, "no session waits")
+            for session in ("first", "second"):
+                assert pair.one.delete(f"/v1/sessions/{session}").status == 204
+            assert waiting.result(PATIENCE).status == 200
 
 
 def test_a_new_session_is_learned_from_its_location(pair: Pair, proxy: str) -> None:
