@@ -295,7 +295,7 @@ def test_a_fourth_gateway_comes_and_goes(cluster: Cluster) -> None:
     with load(cluster) as (_, progress):
         cluster.run("up", "--detach", "--no-build", "gateway-4")
         cluster.wait_for("gateway-4")
-        cluster.run("kill", "--signal", "USR2", "proxy")
+        cluster.run("kill", "-s", "USR2", "proxy")
         progress()
         with Gateway.sync(cluster.url, TOKEN) as gateway:
             names = [f"new-{secrets.token_hex(4)}" for _ in range(40)]
