@@ -44,7 +44,7 @@ def data_dir() -> Iterator[Path]:
 def compose(client: APIClient, port: int, data_dir: Path) -> Iterator[Compose]:
     """Runs compose on the file, as a project of its own; what was made is taken down."""
     settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port), "CELLGATE_DATA_DIR": str(data_dir)}
-    with composed(client, FILE, settings) as run:
+    with composed(client, "cellgate-test", FILE, settings) as run:
         yield run
 
 

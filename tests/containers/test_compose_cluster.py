@@ -29,12 +29,12 @@ from cellgate.client import GatewayError, Result
 from cellgate_kernels.engine.container import INSTANCE_LABEL
 from tests.support.compose import DEPLOY, Compose, composed, make_stand_ins
 from tests.support.free_ports import free_port
-from tests.support.leftovers import PROJECT
 from tests.support.nodes import OWNER
 from tests.support.server import PATIENCE, until
 
 TOKEN = secrets.token_hex(16)
 FILE = "compose-cluster.yaml"
+PROJECT = "cellgate-test-cluster"
 GATEWAYS = ("gateway-1", "gateway-2", "gateway-3")
 CLIENTS = 6
 STEPS = 10
@@ -122,10 +122,10 @@ def cluster(docker: None) -> Iterator[Cluster]:
         shutil.copy(DEPLOY / name, deploy)
     settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port), "CELLGATE_DATA_DIR": str(data)}
     settings |= make_stand_ins(engine)
-    with composed(engine, DEPLOY / FILE, settings) as build:
+    with composed(engine, PROJECT, DEPLOY / FILE, settings) as build:
         build("build", "setup")
     try:
-        with composed(engine, deploy / FILE, settings) as run:
+        with composed(engine, PROJECT, deploy / FILE, settings) as run:
             run("up", "--detach", "--no-build")
             found = Cluster(run, engine, deploy, data, port)
             found.wait_for_all()

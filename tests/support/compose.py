@@ -1,4 +1,4 @@
-"""Compose with the files of `deploy`, as a project of the tests' own.
+"""Compose with the files of `deploy`, as projects of the tests' own.
 
 No registry is needed: images are built on the engine's base image, and those of PostgreSQL and HAProxy have
 stand-ins of Debian's packages, which take the same variables and signals as the official ones.
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from docker.api.client import APIClient
 
-from tests.support.leftovers import PROJECT
 from tests.support.requirements import require
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -96,9 +95,9 @@ def make_stand_ins(client: APIClient) -> Mapping[str, str]:
 
 
 @contextmanager
-def composed(client: APIClient, file: Path, settings: Mapping[str, str]) -> Iterator[Compose]:
+def composed(client: APIClient, project: str, file: Path, settings: Mapping[str, str]) -> Iterator[Compose]:
     """Runs compose on a file, with these variables; what was made is taken down. Its `settings` add more."""
-    words = [*compose_command(), "--project-name", PROJECT, "--file", str(file)]
+    words = [*compose_command(), "--project-name", project, "--file", str(file)]
     variables = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0", **settings}
     if client.images(LOCAL_BASE):
         variables["CELLGATE_BASE_IMAGE"] = LOCAL_BASE
