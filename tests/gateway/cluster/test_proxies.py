@@ -6,8 +6,10 @@ import csv
 import http.client
 import io
 import random
+import re
 import socket
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import StartGateway
 from tests.support.free_ports import free_port
 from tests.support.nodes import OWNER, Pair, pair, pair_of
 from tests.support.proxies import haproxy, replaced, require_proxy, started
@@ -23,6 +26,7 @@ from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 __all__ = ["pair"]
 
 SESSIONS, REQUESTS = 100, 1000
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "outgrow-one-machine.md"
 
 
 @pytest.fixture
@@ -139,6 +143,32 @@ def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
             for session in ("first", "second"):
                 assert pair.one.delete(f"/v1/sessions/{session}").status == 204
             assert waiting.result(PATIENCE).status == 200
+
+
+def test_names_of_sessions_choose_among_gateways_that_share_nothing(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    """By the example of the guide: all requests of a session come to one gateway, and each has some."""
+    require_proxy("haproxy")
+    (example,) = re.findall(r"^```haproxy\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    gateways, port = (start_gateway(), start_gateway()), free_port()
+    changes = {":8888\n    http": f"127.0.0.1:{port}\n    http"} | dict(
+        zip(("10.0.0.1:8888", "10.0.0.2:8888"), (each.host for each in gateways), strict=True)
+    )
+    for old, new in changes.items():
+        assert old in example
+        example = example.replace(old, new)
+    owners: defaultdict[str, set[str | None]] = defaultdict(set)
+    with started(haproxy(tmp_path, example), tmp_path, port):
+        for number in [*range(SESSIONS)] * 2:
+            key = f"named-{number}"
+            for path in (f"/v1/sessions/{key}", f"/v1/sessions/{key}/files"):
+                with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+                    owners[key].add(_ask(connection, "GET", path).headers[OWNER])
+    assert {len(found) for found in owners.values()} == {1}
+    assert {owner for found in owners.values() for owner in found} == {
+        each.get("/healthz").headers[OWNER] for each in gateways
+    }
 
 
 def test_a_new_session_is_learned_from_its_location(pair: Pair, proxy: str) -> None:
