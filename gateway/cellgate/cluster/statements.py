@@ -5,7 +5,8 @@ the database's. `owners` says which node has a key (`node`; NULL: none), which o
 claim (`former`), and where the session's files are (`home`): a claim leaves that alone, and `SETTLE` changes
 it once the claiming node has no older files. `claims` counts the claims of a key: a release names the one
 that it ends, so one that comes late ends no later one. A claim of another node's key also raises the epoch of
-the session's record.
+the session's record. `shares` has what each principal's sessions use at each node: number, bytes of memory,
+processors and bytes of disk. All of a principal is one row, which its updates lock, so sums are exact.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ CREATE TABLE IF NOT EXISTS owners (
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
 ALTER TABLE owners ADD COLUMN IF NOT EXISTS claims bigint NOT NULL DEFAULT 0;
+CREATE TABLE IF NOT EXISTS shares (
+    principal text PRIMARY KEY,
+    by_node jsonb NOT NULL
+) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS node_keys (
     purpose text PRIMARY KEY,
     key bytea NOT NULL
@@ -156,3 +161,31 @@ RELEASE_ENDED: Final = _release("TRUE")
 """Frees all keys of a node whose session has ended, or never began."""
 RELEASE: Final = _release(f"{_OF_ONE} AND o.claims = coalesce(%(claims)s::bigint, o.claims)")
 HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"
+
+# ---- quotas -----------------------------------------------------------------------------------------------
+
+_USED = f"""SELECT coalesce(sum((e.value->>0)::bigint), 0)::bigint AS sessions,
+        coalesce(sum((e.value->>1)::bigint), 0)::bigint AS memory,
+        coalesce(sum((e.value->>2)::float8), 0)::float8 AS cpus,
+        coalesce(sum((e.value->>3)::bigint), 0)::bigint AS disk
+    FROM jsonb_each(s.by_node) AS e JOIN nodes AS n ON n.id = e.key
+    WHERE e.key <> %(node)s AND n.state <> 'down' AND {_LIVES}"""  # noqa: S608
+SHARES: Final = f"""SELECT s.principal, o.sessions, o.memory, o.cpus, o.disk
+    FROM shares AS s, LATERAL ({_USED}) AS o WHERE s.principal = ANY(%(principals)s)"""  # noqa: S608
+"""Returns what principals use at the other nodes that live."""
+SHARE: Final = f"""WITH {_ME}, written AS (INSERT INTO shares AS s (principal, by_node)
+        SELECT %(principal)s, jsonb_build_object(id, jsonb_build_array(%(sessions)s::bigint,
+            %(memory)s::bigint, %(cpus)s::float8, %(disk)s::bigint)) FROM me
+    ON CONFLICT (principal) DO UPDATE SET by_node = s.by_node || excluded.by_node
+        WHERE NOT EXISTS (SELECT FROM ({_USED}) AS o
+            WHERE o.sessions + %(sessions)s > %(most_sessions)s::bigint
+                OR o.memory + %(memory)s > %(most_memory)s::bigint
+                OR o.cpus + %(cpus)s > %(most_cpus)s::float8
+                OR o.disk + %(disk)s > %(most_disk)s::bigint)
+    RETURNING principal)
+    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM written)"""  # noqa: S608
+"""Replaces what a principal uses at this node, unless it is too much together with the others' use. A limit
+that is NULL is none. Returns whether the node is this process, and whether the use was replaced.
+"""
+UNSHARE: Final = "UPDATE shares SET by_node = by_node - %(node)s::text WHERE by_node ? %(node)s::text"
+"""Removes what a former process of this node used."""

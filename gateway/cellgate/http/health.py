@@ -25,7 +25,6 @@ from cellgate.wire.answers import (
 from cellgate.wire.base import Query
 from cellgate.wire.queries import ReadyQuery
 
-
 NO_ROOM = "room"
 
 

@@ -16,6 +16,7 @@ from cellgate.sessions.sandboxes import Sandboxes
 if TYPE_CHECKING:
     from cellgate.cluster.membership import Membership
     from cellgate.cluster.owners import KeyOwners
+    from cellgate.cluster.quota_shares import QuotaShares
     from cellgate.console.assets import Assets
     from cellgate.console.sign_ins import SignIns
     from cellgate.http.access import AccessPolicy
@@ -50,6 +51,7 @@ class Cluster:
 
     membership: Membership
     owners: KeyOwners
+    shares: QuotaShares | None
 
 
 @dataclass(frozen=True, slots=True)

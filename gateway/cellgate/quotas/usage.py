@@ -3,7 +3,7 @@
 Everything with a quota is reserved in one step without waiting, so a hundred requests at once can't exceed
 it, and is released exactly once. An `Account` is one principal's; `Usage` has the accounts of all principals
 that use something. It knows names and amounts, no sessions and no requests, and never refuses a principal
-without a quota.
+without a quota. In a cluster, sums of sessions are over all gateways: `look`, reserve, then `confirm`.
 
 Cells above the quota `running` wait in line. Each session has at most one cell in line, so that sessions take
 turns, in the order in which these cells became the next ones of their sessions.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import nsmallest
@@ -26,6 +26,7 @@ from cellgate.fairness.minute import Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
 from cellgate.quotas.quotas import NO_QUOTAS, Policy, Quotas
+from cellgate.quotas.shares import NOTHING, Shares, Sums
 from cellgate_kernels.base.resources import ResourceLimits
 
 COUNTED: Final = (
@@ -50,11 +51,11 @@ TINY = 1e-9
 """Processors by which sums of fractions may differ."""
 
 Clock = Callable[[], float]
-Refused = Callable[[str], None]
+Told = Callable[[str], None]
 
 
 def _nobody(_: str) -> None:
-    """Ignore a refusal, which is not counted."""
+    """Tell nobody of a refusal, or of a change."""
 
 
 def role_of_name(name: str) -> str:
@@ -110,13 +111,20 @@ class CellPlace:
 class Account:
     """One principal's use: never more than its quotas, unless one was lowered, or after a restart."""
 
-    def __init__(self, name: str, quotas: Quotas, clock: Clock, refused: Refused) -> None:
+    def __init__(
+        self, name: str, quotas: Quotas, clock: Clock, refused: Told, changed: Told = _nobody
+    ) -> None:
         self.name = name
         self.quotas = quotas
         self.record: int | None = None
         """Bytes of its record, if they are measured; `Usage` keeps them when the account is forgotten."""
+        self.elsewhere = NOTHING
+        """Its use at other gateways of a cluster, as last looked up."""
+        self.confirming = asyncio.Lock()
+        """Held while other gateways are told of a reservation."""
         self._clock = clock
         self._refused = refused
+        self._changed = changed
         self._sessions = 0
         self._running = 0
         self._queued = 0
@@ -141,14 +149,14 @@ class Account:
 
     def uses(self) -> dict[str, Use]:
         """Return the use of every quota, by its name."""
-        now = self._clock()
+        now, sums = self._clock(), self.sums.plus(self.elsewhere)
         used: Mapping[str, float | None] = {
-            "sessions": self._sessions,
+            "sessions": sums.sessions,
             "running": self._running,
             "queued": self._queued,
-            "memory": self._memory,
-            "cpus": round(self._cpus, 6),
-            "disk": self._disk,
+            "memory": sums.memory,
+            "cpus": round(sums.cpus, 6),
+            "disk": sums.disk,
             "record": self.record,
             "requests_per_minute": self._requests.used(now),
             "bytes_per_minute": self._bytes.used(now),
@@ -163,21 +171,44 @@ class Account:
 
         `without_disk`: its disk is another session's, and already reserved.
         """
-        quotas = self.quotas
-        self._check_sum("sessions", self._sessions, 1, quotas.sessions, "end a session first")
-        self._check_sum(
-            "memory", self._memory, limits.memory, quotas.memory, "end a session, or ask for less"
-        )
-        self._check_sum("cpus", self._cpus, limits.cpus, quotas.cpus, "end a session, or ask for less")
         disk = 0 if without_disk else limits.disk
-        self._check_sum("disk", self._disk, disk, quotas.disk, "end a session, or ask for less")
+        self.check_sums(Sums(1, limits.memory, limits.cpus, disk))
         self.check_record()
-        return self.adopt_session(limits, without_disk=without_disk)
+        return self._reserved(limits, disk)
+
+    def check_sums(self, more: Sums) -> None:
+        """Check that there is room for one more session's use. Raises PrincipalQuotaExceeded."""
+        advice = "end a session, or ask for less"
+        used = self.sums.plus(self.elsewhere)
+        self._check_sum("sessions", used.sessions, more.sessions, self.quotas.sessions, "end a session first")
+        self._check_sum("memory", used.memory, more.memory, self.quotas.memory, advice)
+        self._check_sum("cpus", used.cpus, more.cpus, self.quotas.cpus, advice)
+        self._check_sum("disk", used.disk, more.disk, self.quotas.disk, advice)
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether its sessions use more than its quotas, with those at other gateways."""
+        used, quotas = self.sums.plus(self.elsewhere), self.quotas
+        sums = (used.sessions, used.memory, used.cpus, used.disk)
+        limits = (quotas.sessions, quotas.memory, quotas.cpus, quotas.disk)
+        return any(_is_above(sum_, limit) for sum_, limit in zip(sums, limits, strict=True))
+
+    @property
+    def limits_sums(self) -> bool:
+        """Whether there is a quota for what sessions use together."""
+        quotas = self.quotas
+        return any(each is not None for each in (quotas.sessions, quotas.memory, quotas.cpus, quotas.disk))
+
+    @property
+    def sums(self) -> Sums:
+        """The use of its sessions at this gateway."""
+        return Sums(self._sessions, self._memory, self._cpus, self._disk)
 
     def reserve_disk(self, count: int) -> Reservation:
         """Reserve bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
         advice = "end a session, which frees its own and what its checkpoints have reserved"
-        self._check_sum("disk", self._disk, count, self.quotas.disk, advice, "its checkpoints need")
+        used = self.sums.plus(self.elsewhere)
+        self._check_sum("disk", used.disk, count, self.quotas.disk, advice, "its checkpoints need")
         return self.adopt_disk(count)
 
     def adopt_disk(self, count: int) -> Reservation:
@@ -187,6 +218,7 @@ class Account:
 
     def _add_disk(self, count: int) -> None:
         self._disk += count
+        self._changed(self.name)
 
     def replace_session(
         self, former: Reservation, limits: ResourceLimits, *, without_disk: bool = False
@@ -197,9 +229,17 @@ class Account:
 
     def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
         """Count an existing session, whatever the quotas are."""
-        disk = 0 if without_disk else limits.disk
+        reserved = self._reserved(limits, 0 if without_disk else limits.disk)
+        self._changed(self.name)
+        return reserved
+
+    def _reserved(self, limits: ResourceLimits, disk: int) -> Reservation:
+        def give_back() -> None:
+            self._count(limits, disk, -1)
+            self._changed(self.name)
+
         self._count(limits, disk, 1)
-        return Reservation(lambda: self._count(limits, disk, -1))
+        return Reservation(give_back)
 
     def _count(self, limits: ResourceLimits, disk: int, sign: int) -> None:
         self._sessions += sign
@@ -217,7 +257,7 @@ class Account:
         advice: str,
         needs: str = "this session asks for",
     ) -> None:
-        if limit is not None and used + more > limit + TINY:
+        if limit is not None and _is_above(used + more, limit):
             asked = "" if quota == "sessions" else f", and {needs} {_plain(more)}"
             raise self._exceeded(quota, limit, used, f"are used by live sessions{asked}: {advice}")
 
@@ -363,6 +403,10 @@ class Account:
         )
 
 
+def _is_above(used: float, limit: float | None) -> bool:
+    return limit is not None and used > limit + TINY
+
+
 def _message(quota: str, limit: float, used: float, said: str) -> str:
     return f"The principal's quota {quota} is {_plain(limit)}, and {_plain(used)} {said}"
 
@@ -384,7 +428,7 @@ class Usage:
         role_of: Callable[[str], str] = role_of_name,
         *,
         clock: Clock = time.monotonic,
-        refused: Refused = _nobody,
+        refused: Told = _nobody,
     ) -> None:
         self._policy = policy
         self._role_of = role_of
@@ -394,6 +438,8 @@ class Usage:
         self._records: dict[str, int] = {}
         self.measures_records = False
         """Whether the sizes of records are known, and `recorded` must update them."""
+        self.shares: Shares | None = None
+        """The use of quotas at other gateways, in a cluster that has quotas."""
         self._sweep_at = FIRST_SWEEP
 
     def __len__(self) -> int:
@@ -409,9 +455,42 @@ class Usage:
         return account
 
     def _new(self, name: str) -> Account:
-        account = Account(name, self._policy.of(name, self._role_of(name)), self._clock, self._refused)
+        quotas = self._policy.of(name, self._role_of(name))
+        account = Account(name, quotas, self._clock, self._refused, self._changed)
         account.record = self._record_of(name)
         return account
+
+    # Other gateways of a cluster
+
+    def _changed(self, name: str) -> None:
+        if self.shares is not None:
+            self.shares.changed(name)
+
+    async def look(self, accounts: Iterable[Account]) -> None:
+        """Look up the use at other gateways, of accounts with quotas for sums. Raises StorageError."""
+        asked = {account.name: account for account in accounts if account.limits_sums}
+        if self.shares is not None and asked:
+            found = await self.shares.others([*asked])
+            for name, account in asked.items():
+                account.elsewhere = found.get(name, NOTHING)
+
+    async def confirm(self, name: str, reserved: Reservation) -> None:
+        """Tell the other gateways of a session's reservation; release it if, with theirs, it is too much.
+
+        Raises PrincipalQuotaExceeded and StorageError.
+        """
+        if self.shares is None:
+            return
+        account = self.account(name)
+        async with account.confirming:
+            while not await self.shares.publish(name, account.sums, account.quotas):
+                await self.look([account])
+                if not account.is_exceeded:
+                    continue
+                # Before the next reservation is confirmed, which may fit without this one.
+                with_it = account.sums
+                reserved.release()
+                account.check_sums(with_it.plus(account.sums, -1))
 
     def _sweep(self) -> None:
         for name, account in tuple(self._accounts.items()):

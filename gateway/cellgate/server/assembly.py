@@ -145,6 +145,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     shown = open_front(settings, ports_sockets, authentication, metrics, tracer or Tracer(), lanes.texts, hop)
     services = Services(storage, people, kernels, sessions, shown)
     metrics.watch(lambda: _readings(services))
+    _share_quotas(services)
     await measure_records(people.usage, storage.journal, settings.people.quotas)
     stack.push_async_callback(storage.trail.close)
     stack.push_async_callback(people.sign_ins.close)
@@ -236,6 +237,14 @@ def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
         return None
     stack.push_async_callback(tracing.close, provider)
     return tracing.OpenTelemetry(provider)
+
+
+def _share_quotas(services: Services) -> None:
+    """Let quotas hold for what sessions use at all gateways of the cluster, if it is one."""
+    usage, cluster = services.people.usage, services.storage.cluster
+    if cluster is not None and cluster.shares is not None:
+        usage.shares = cluster.shares
+        cluster.shares.own_of = lambda name: usage.account(name).sums
 
 
 def _load(pool: KernelPool, keys: SessionKeys) -> Load:

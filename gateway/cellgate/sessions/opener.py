@@ -94,6 +94,10 @@ class SessionOpener:
         self.keys.use(owned).opening = opening
         return opening
 
+    async def look(self, principal: str) -> None:
+        """Look up what a principal uses at other gateways, before `begin`. Raises StorageError."""
+        await self._usage.look([self._usage.account(principal)])
+
     def opened(self, owned: Owned, opening: Opening) -> None:
         """Remove an opening that has ended; if it failed, release its reservations."""
         use = self.keys.find(owned)
@@ -132,6 +136,7 @@ class SessionOpener:
         executions = 0
         if former is None:
             folder = new_folder() if plan.sharer is None else plan.sharer.folder
+            await self._usage.confirm(owned[0], opening.reserved)
             row = _row(await self._journal.begin_session(*owned), owned, plan, folder)
             spec = self._spec(row, plan, self._log(row), automatic=plan.body.checkpoint == AUTO)
         else:
@@ -184,6 +189,7 @@ class SessionOpener:
         life = await self._journal.reads.last_life(former)
         resumed = self._terms.resumed(former, life, self.variables.of(former.principal, former.id), plan)
         self._reserve_again(opening, former, plan.limits, resumed.limits)
+        await self._usage.confirm(former.principal, opening.reserved)
         body = plan.body
         plan = replace(plan, profile=resumed.profile, limits=resumed.limits)
         row = structs.replace(
@@ -244,6 +250,7 @@ class SessionOpener:
             )
         if owner.moved:
             await self.keys.ownership.settle(*owned)
+        await self._usage.confirm(owned[0], opening.reserved)
         async with parent.holds.held(explored=explored):
             session = self.make(await self._branch_of(parent, owned[1], explored=explored))
             kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
@@ -301,8 +308,10 @@ class SessionOpener:
         store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key, lane=self.parts.lane)
         log.whose = principal
+        await self.look(principal)
         reserved = self._usage.account(principal).reserve_session(plan.limits.resources)
         try:
+            await self._usage.confirm(principal, reserved)
             session = self.make(SessionSpec(row, plan.limits, plan.profile, log, store, principal))
             patience = None if until is None else max(0.0, until - self._now())
             await session.open(0, patience=patience, moved=moved)

@@ -175,9 +175,7 @@ class SessionRegistry:
         key = new_id(self.keys.ownership.node) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
         self.keys.check_open()
-        await self.keys.check_ours(owned)
-        if body.workspace_of is None and not self.keys.find(owned).open:
-            await self.keys.ownership.check_room(owned)
+        await self._look_around(owned, body)
         limits = self.terms.limits(principal, body)
         if body.network == "allow":
             self.terms.check_network(principal)
@@ -212,6 +210,17 @@ class SessionRegistry:
             folder=None if sharer is None else sharer.folder,
         )
         return await self.opener.outcome(opening, until, moved), True
+
+    async def _look_around(self, owned: Owned, body: SessionBody) -> None:
+        """Check that no other gateway of a cluster has the session or, if it is new, has room for it instead.
+
+        Raises OwnedElsewhere, NodeFull and StorageError.
+        """
+        await self.keys.check_ours(owned)
+        if not self.keys.find(owned).open:
+            if body.workspace_of is None:
+                await self.keys.ownership.check_room(owned)
+            await self.opener.look(owned[0])
 
     async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
         """Return the session whose workspace to share, if any. Raises InvalidInput, NotFound, CannotShare."""
@@ -256,6 +265,7 @@ class SessionRegistry:
         await self.keys.check_ours((principal, check_session_key(key)))
         parent = self.live(principal, key)
         owned = (principal, check_session_key(branch))
+        await self.opener.look(principal)
         if self.keys.find(owned).taken:
             raise Conflict(f"There is a session {branch!r} already; choose another key for the branch")
         branching = partial(self.opener.branch, owned, parent, spec, explored)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,52 @@ async () => {
 
 def test_what_is_read_is_limited(page: Any) -> None:
     assert page.evaluate(HUGE) == {"samples": 20_000, "sum": 2}
+
+
+def test_the_gateways_of_a_cluster_and_what_room_they_have(page: Any) -> None:
+    beat = datetime.now(UTC) - timedelta(seconds=2)
+    states = ("up", "draining", "late", "down")
+    nodes = [
+        {
+            "node": f"{number}" * 32,
+            "url": f"http://10.0.0.{number}:8888",
+            "state": state,
+            "capacity": 64,
+            "used": 16 * number,
+            "warm": 2,
+            "beat_at": (beat - timedelta(hours=number - 1)).isoformat(timespec="milliseconds"),
+        }
+        for number, state in enumerate(states, 1)
+    ]
+    page.route("**/v1/cluster", lambda route: route.fulfill(json={"nodes": nodes, "takeovers": 3}))
+    turns = itertools.cycle(("1" * 32, "2" * 32))
+
+    def metrics(route: Any) -> None:
+        node = next(turns)
+        text = f'cellgate_pool_places 64\ncellgate_kernels{{state="in_use"}} {16 * int(node[0])}\n'
+        route.fulfill(body=text, content_type="text/plain", headers={"Cellgate-Owner": node})
+
+    page.route("**/metrics", metrics)
+    place = show(page, "operator/operator.js", "Operator")
+    cluster = place.get_by_role("region", name="Gateways of the cluster")
+    first = cluster.get_by_role("row", name="11111111 (the numbers above)")
+    first.get_by_text("up", exact=True).wait_for()
+    told = [text.strip() for text in first.get_by_role("cell").all_inner_texts()]
+    assert told[:3] == ["http://10.0.0.1:8888", "up", "16 of 64"]
+    assert first.get_by_role("meter").get_attribute("value") == "16"
+    cluster.get_by_role("row", name="22222222").get_by_text("1 h ago").wait_for()
+    cluster.get_by_role("row", name="22222222").get_by_text("opens no more sessions").wait_for()
+    down = cluster.get_by_role("row", name="44444444")
+    assert down.get_by_role("cell").all_inner_texts()[1:4] == ["down", "–", "–"]
+    cluster.get_by_text("from others since their start: 3").wait_for()
+    # Another gateway behind the same address answers in between.
+    in_use = gauge(place, "In use, of places")
+    in_use.locator("polyline").wait_for(state="attached")
+    assert in_use.locator("strong").text_content() == "16 of 64"
+
+
+def test_without_a_cluster_there_is_no_list_of_gateways(page: Any) -> None:
+    with page.expect_response("**/v1/cluster"):
+        place = show(page, "operator/operator.js", "Operator")
+    place.get_by_role("region", name="Quotas").wait_for()
+    assert place.get_by_role("region", name="Gateways of the cluster").count() == 0

@@ -325,6 +325,34 @@ def test_a_full_node_sends_new_sessions_elsewhere(start_node: StartNode) -> None
         assert waiting.result(PATIENCE)["status"] == "ok"
 
 
+def test_quotas_are_for_all_nodes_together(start_node: StartNode, tmp_path: Path) -> None:
+    """A node's use counts until its sessions end, or the node is gone."""
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[roles.admin]\nsessions = 3\n")
+    one, two = (start_node(quotas=quotas, max_kernels=8, **SHORT) for _ in range(2))
+
+    def sessions(node: GatewayProcess) -> object:
+        return node.get("/v1/me").json()["quotas"]["sessions"]
+
+    for node, session in ((one, "a"), (two, "b"), (one, "c")):
+        node.execute(session, "1")
+    assert sessions(one) == sessions(two) == {"limit": 3, "used": 3}
+    for node in (one, two):
+        for path in ("/v1/sessions/new/execute", "/v1/execute"):
+            refused = node.post(path, {"code": "1"})
+            assert (refused.status, refused.reason, refused.json()["used"]) == (403, "quota_exceeded", 3)
+    assert two.get("/v1/usage").json()["principals"][0]["quotas"]["sessions"]["used"] == 3
+    assert one.delete("/v1/sessions/a").status == 204
+    until(lambda: sessions(two) == {"limit": 3, "used": 2}, "the end is not known")
+    two.execute("d", "1")
+    one.kill()
+    until(lambda: sessions(two) == {"limit": 3, "used": 2}, "the dead node still counts")
+    two.execute("e", "1")
+    again = start_node(one.data_dir, quotas=quotas, advertise=url("one"), **SHORT)
+    refused = again.post("/v1/sessions/f/execute", {"code": "1"})
+    assert (refused.status, refused.json()["used"]) == (403, 3)
+
+
 def test_a_node_is_drained_and_removed(start_node: StartNode, database: str) -> None:
     """It goes on with what it has, tells proxies to go elsewhere, and is forgotten once it is down."""
 

@@ -23,8 +23,11 @@ from cellgate.cluster.membership import Membership
 from cellgate.cluster.node_table import NodeTable
 from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import LOOKS, KeyOwners
+from cellgate.cluster.quota_shares import QuotaShares
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
+from cellgate.quotas.quotas import Quotas
+from cellgate.quotas.shares import NOTHING, Sums
 from cellgate.record.chain import verify
 from cellgate.record.store.interface import FIRST_EPOCH
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
@@ -510,6 +513,30 @@ async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Me
     assert await again.held() == [("ada", "left")]
     rows = await members.store.reads.unfinished_sessions(await again.held())
     assert [row.key for row in rows] == ["left"]
+
+
+async def test_of_racing_nodes_as_many_use_a_quota_as_fit(members: Members) -> None:
+    nodes = [await members.join(f"n{number}") for number in range(8)]
+    await steady(*nodes)
+    shares = [await QuotaShares.open(node._membership, members.address) for node in nodes]
+    own, most = Sums(1, 64, 0.1, 1), Quotas(sessions=5, cpus=0.3)
+    try:
+        for principal in ("ada", "bob", "eve"):
+            found = await asyncio.gather(*(each.publish(principal, own, most) for each in shares))
+            assert sum(found) == 3
+            winner = shares[found.index(True)]
+            assert await winner.others([principal]) == {principal: Sums(2, 128, 0.2, 2)}
+            assert await winner.publish(principal, NOTHING, most)
+            assert sum([await each.publish(principal, own, most) for each in shares]) == 3
+        users = [bool(await each.publish("zoe", own, most)) for each in shares]
+        watcher = shares[users.index(False)]
+        assert (await watcher.others(["zoe"]))["zoe"].sessions == 3
+        silence(nodes[users.index(True)])
+        await asyncio.sleep(LEASE + 3 * BEAT)
+        assert (await watcher.others(["zoe"]))["zoe"].sessions == 2
+    finally:
+        for each in shares:
+            await each.close()
 
 
 async def test_nodes_know_each_other(members: Members) -> None:

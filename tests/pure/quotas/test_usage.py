@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +15,9 @@ from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.fairness.minute import MINUTE, SLOT, Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
-from cellgate.quotas.quotas import Policy
-from cellgate.quotas.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage
+from cellgate.quotas.quotas import Policy, Quotas
+from cellgate.quotas.shares import NOTHING, Shares, Sums
+from cellgate.quotas.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage, Use
 from cellgate_kernels.base.resources import GIB, MIB, ResourceLimits
 from cellgate_kernels.testing.clock import VirtualTimeLoop
 from tests.support.clock import Clock
@@ -432,3 +435,98 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
+
+
+class Elsewhere(Shares):
+    """What two gateways use, which `Usage` of each looks up and publishes."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, dict[str, Sums]] = {}
+        self.before_publishing: list[Callable[[], None]] = []
+
+    def of(self, node: str, used_there: Usage) -> Usage:
+        used_there.shares = _Node(self, node, used_there)
+        return used_there
+
+
+class _Node(Shares):
+    def __init__(self, cluster: Elsewhere, node: str, used_there: Usage) -> None:
+        self._cluster, self._node, self._usage = cluster, node, used_there
+
+    def _others(self, principal: str) -> Sums:
+        total = NOTHING
+        for node, used in self._cluster.used.items():
+            if node != self._node:
+                total = total.plus(used.get(principal, NOTHING))
+        return total
+
+    async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
+        await asyncio.sleep(0)
+        return {principal: self._others(principal) for principal in principals}
+
+    async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:
+        await asyncio.sleep(0)
+        if self._cluster.before_publishing:
+            self._cluster.before_publishing.pop()()
+        fits = most.sessions is None or self._others(principal).sessions + own.sessions <= most.sessions
+        if fits:
+            self._cluster.used.setdefault(self._node, {})[principal] = own
+        return fits
+
+    def changed(self, principal: str) -> None:
+        self._cluster.used.setdefault(self._node, {})[principal] = self._usage.account(principal).sums
+
+
+async def opened(at: Usage) -> Reservation:
+    """What opening a session of ada's reserves."""
+    await at.look([at.account("ada")])
+    reserved = at.account("ada").reserve_session(small())
+    await at.confirm("ada", reserved)
+    return reserved
+
+
+def nodes(**quotas: Any) -> tuple[Elsewhere, Usage, Usage]:
+    cluster = Elsewhere()
+    return cluster, cluster.of("one", usage(**quotas)), cluster.of("two", usage(**quotas))
+
+
+async def test_sums_hold_over_all_gateways_of_a_cluster() -> None:
+    _, one, two = nodes(sessions=3)
+    first = await opened(one)
+    await opened(two)
+    await opened(two)
+    for node in (one, two):
+        with pytest.raises(PrincipalQuotaExceeded) as refused:
+            await opened(node)
+        assert (refused.value.quota, refused.value.used) == ("sessions", 3)
+        await node.look([node.account("ada")])
+        assert node.account("ada").uses()["sessions"] == Use(3, 3)
+    first.release()
+    await opened(two)
+
+
+async def test_of_sessions_that_are_opened_at_once_as_many_as_fit_are() -> None:
+    _, one, two = nodes(sessions=7)
+    await opened(two)
+    found = await asyncio.gather(*(opened(each) for each in [one, two] * 8), return_exceptions=True)
+    assert sum(isinstance(each, Reservation) for each in found) == 6
+    assert all(isinstance(each, Reservation | PrincipalQuotaExceeded) for each in found)
+    assert one.account("ada").sums.plus(two.account("ada").sums).sessions == 7
+
+
+async def test_a_reservation_that_another_gateway_was_faster_with_is_released() -> None:
+    cluster, one, two = nodes(sessions=1)
+    cluster.before_publishing.append(lambda: two.account("ada").adopt_session(small()) and None)
+    with pytest.raises(PrincipalQuotaExceeded) as refused:
+        await opened(one)
+    assert (refused.value.used, refused.value.limit) == (1, 1)
+    assert one.account("ada").sums == NOTHING
+
+
+async def test_whoever_has_no_quota_is_known_to_other_gateways_for_when_there_is_one() -> None:
+    cluster, one, two = nodes()
+    await opened(one)
+    two.change(Policy({"user": {"sessions": 1}}))
+    with pytest.raises(PrincipalQuotaExceeded):
+        await opened(two)
+    assert cluster.used["one"]["ada"].sessions == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from cellgate.errors import StorageError
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
 from cellgate.http.v1.usage import uses
@@ -19,11 +22,15 @@ class MeHandler(BaseHandler):
         query=Query,
     )
     async def get(self) -> None:
+        account = self.services.people.usage.account(self.principal.name)
+        with suppress(StorageError):
+            # While the database is away, what was last known of other gateways.
+            await self.services.people.usage.look([account])
         self.answer(
             Me(
                 principal=self.principal.name,
                 role=self.principal.role,
                 scopes=sorted(self.login.permissions),
-                quotas=uses(self.services.people.usage.account(self.principal.name)),
+                quotas=uses(account),
             )
         )

@@ -123,6 +123,12 @@ export const api = {
     return (await request(path, { headers, signal: options.signal })).text();
   },
 
+  /** A text, and the id of the gateway that has it. @param {string} path */
+  async told(path) {
+    const answer = await request(path, {});
+    return { text: await answer.text(), node: answer.headers.get("Cellgate-Owner") || "" };
+  },
+
   /** @param {string} path @param {{signal?: AbortSignal}} [options] */
   async blob(path, options = {}) {
     return (await request(path, { signal: options.signal })).blob();

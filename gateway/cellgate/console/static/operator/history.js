@@ -2,7 +2,8 @@
  * What the gateway's metrics were in the last quarter of an hour, as far as this page has asked for them.
  *
  * It asks every five seconds while somebody looks, at first every second, so that lines are there soon. Counters start
- * anew with the gateway: a step down is no fall.
+ * anew with the gateway: a step down is no fall. Of the gateways of a cluster behind one address, it keeps to the first that
+ * answers, as long as that does.
  */
 
 import { api } from "../app/api.js";
@@ -14,12 +15,14 @@ const AT_FIRST = 1000;
 /** Moments that are enough for a line. */
 const FEW = 8;
 export const KEPT = 15 * 60_000;
+/** How long a gateway that does not answer is waited for, if others do. */
+const PATIENCE = 30_000;
 
 /**
  * @typedef {{at: number, metrics: Map<string, import("./prometheus.js").Sample[]>}} Moment
- * @type {import("../vendor/preact.js").Signal<{moments: Moment[], problem: any}>}
+ * @type {import("../vendor/preact.js").Signal<{moments: Moment[], problem: any, node: string}>}
  */
-export const history = signal({ moments: [], problem: null });
+export const history = signal({ moments: [], problem: null, node: "" });
 
 let users = 0;
 let timer = /** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined);
@@ -42,7 +45,8 @@ async function ask() {
   clearTimeout(timer);
   if (document.hidden) return;
   try {
-    add(Date.now(), parse(await api.text("metrics")));
+    const { text, node } = await api.told("metrics");
+    add(Date.now(), parse(text), node);
   } catch (error) {
     history.value = { ...history.value, problem: error };
   }
@@ -51,10 +55,13 @@ async function ask() {
   if (users) timer = setTimeout(ask, isNew ? AT_FIRST : EVERY);
 }
 
-/** @param {number} at @param {Moment["metrics"]} metrics */
-export function add(at, metrics) {
-  const moments = history.value.moments.filter((moment) => at - moment.at <= KEPT);
-  history.value = { moments: [...moments, { at, metrics }], problem: null };
+/** @param {number} at @param {Moment["metrics"]} metrics @param {string} [node] the id of the gateway that has them */
+export function add(at, metrics, node = "") {
+  const { moments, node: former } = history.value;
+  const latest = moments.at(-1);
+  if (latest && node !== former && at - latest.at < PATIENCE) return;
+  const kept = node === former ? moments.filter((moment) => at - moment.at <= KEPT) : [];
+  history.value = { moments: [...kept, { at, metrics }], problem: null, node };
 }
 
 /**

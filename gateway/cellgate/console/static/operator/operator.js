@@ -10,13 +10,14 @@ import { useSheet } from "../outputs/sheet.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { alerts } from "./alerts.js";
 import { counts, follow, history, last, quantile, rates, rises, total, values } from "./history.js";
+import { Nodes } from "./nodes.js";
 import { by } from "./prometheus.js";
 import { Gauge } from "./sparkline.js";
+import { useAnswer } from "./use_answer.js";
 
-const QUOTAS_EVERY = 10_000;
 const PRINCIPALS = 100;
 const MOST_PRINCIPALS = 1000;
-const NEARLY_FULL = 0.8;
+const NEARLY_FULL = 0.8; // of a quota
 const RUNBOOK = "docs/how-to/runbook.md";
 
 export function Operator() {
@@ -26,7 +27,7 @@ export function Operator() {
     api.get("v1/info").then(setInfo, () => undefined);
     return follow();
   }, []);
-  const { moments, problem } = history.value;
+  const { moments, problem, node } = history.value;
   const isForbidden = problem?.status === 403;
   return html`<div class="operator">
     <h1>Gateway</h1>
@@ -35,6 +36,7 @@ export function Operator() {
     ${isForbidden
       ? html`<p>Your token may not read the gateway's metrics. An administrator's or an auditor's may.</p>`
       : html`<${Alerts} moments=${moments} /><${Numbers} moments=${moments} />`}
+    <${Nodes} shown=${node} />
     <${Quotas} />
   </div>`;
 }
@@ -149,20 +151,6 @@ function Counts({ title, name, label, moments }) {
 
 /** Quotas that are sizes; the others are numbers. */
 const SIZES = new Set(["memory", "disk", "record", "bytes_per_minute", "network_bytes_per_minute"]);
-
-/** An answer that is asked for again and again; null until there is one. @param {string} path */
-function useAnswer(path) {
-  const [answer, setAnswer] = useState(/** @type {any} */ (null));
-  useEffect(() => {
-    const ask = () => {
-      if (!document.hidden) api.get(path).then(setAnswer, () => undefined);
-    };
-    ask();
-    const timer = setInterval(ask, QUOTAS_EVERY);
-    return () => clearInterval(timer);
-  }, [path]);
-  return answer;
-}
 
 /** @param {string} name @param {number} value */
 const told = (name, value) => (SIZES.has(name) ? size(value) : value.toLocaleString("en"));
