@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import secrets
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +18,12 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.engine.container import INSTANCE_LABEL
+from tests.support.compose import DEPLOY, Compose, composed
 from tests.support.free_ports import free_port
-from tests.support.requirements import require
 from tests.support.server import until
 
-FILE = Path(__file__).parents[2] / "deploy" / "compose.yaml"
-LOCAL_BASE = "cellgate/base:local"
+FILE = DEPLOY / "compose.yaml"
 TOKEN = secrets.token_hex(16)
-
-Compose = Callable[..., str]
-
-
-def compose_command() -> list[str]:
-    """The engine's plugin, or the program of before."""
-    for words in (["docker", "compose"], ["docker-compose"]):
-        tried = shutil.which(words[0]) and subprocess.run(
-            [*words, "version"], check=False, capture_output=True
-        )
-        if tried and tried.returncode == 0:
-            return words
-    return require("compose", "neither `docker compose` nor `docker-compose` works")
 
 
 @pytest.fixture
@@ -60,28 +44,8 @@ def data_dir() -> Iterator[Path]:
 def compose(client: APIClient, port: int, data_dir: Path) -> Iterator[Compose]:
     """Runs compose on the file, as a project of its own; what was made is taken down."""
     settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port), "CELLGATE_DATA_DIR": str(data_dir)}
-    if client.images(LOCAL_BASE):
-        settings["CELLGATE_BASE_IMAGE"] = LOCAL_BASE
-    words = [*compose_command(), "--project-name", "cellgate-test", "--file", str(FILE)]
-    environment = {**os.environ, **settings, "DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0"}
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [*words, *arguments],
-            check=False,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    try:
+    with composed(client, "cellgate-test", FILE, settings) as run:
         yield run
-    finally:
-        run("down")
 
 
 def ask(port: int, method: str, path: str, body: object = None, *, token: str = TOKEN) -> tuple[int, Any]:

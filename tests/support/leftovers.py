@@ -27,8 +27,8 @@ DEPTH = 8
 """How deep below a place data folders of gateways are; what cells make may be deeper than any path."""
 ENGINE = "/var/run/docker.sock"
 CGROUPS = Path("/sys/fs/cgroup")
-PROJECT = "cellgate-test"
-"""Of compose, in the tests of deploy/compose.yaml."""
+PROJECT = "com.docker.compose.project"
+"""The label of what compose has made."""
 _OF_A_TEST = re.compile(r"cellgate-test-(\d+)")
 END_SECONDS = 30.0
 
@@ -150,7 +150,7 @@ def _remove_containers(place: Path) -> int:
         if tried.connect_ex(ENGINE):
             return 0  # no engine runs, so nothing of it does
     client = APIClient(timeout=END_SECONDS)
-    instances = set()
+    instances, projects = set(), set()
     for folder in _folders(place):
         with suppress(OSError):
             instances.add((folder / "instance").read_text().strip())
@@ -159,11 +159,13 @@ def _remove_containers(place: Path) -> int:
         for each in client.containers(all=True):
             sources = [mount.get("Source", "") for mount in each.get("Mounts", [])]
             if each["Labels"].get(INSTANCE_LABEL) in instances or any(_is_below(s, place) for s in sources):
-                with suppress(DockerException):
-                    client.remove_container(each["Id"], force=True)
-                    removed += 1
-        if removed:
-            for network in client.networks(filters={"label": f"com.docker.compose.project={PROJECT}"}):
+                projects |= {each["Labels"].get(PROJECT)} - {None}
+                removed += _remove_container(client, each["Id"])
+        # What else compose has made for these has no folder.
+        for filters in ({"label": f"{PROJECT}={project}"} for project in projects):
+            for each in client.containers(all=True, filters=filters):
+                removed += _remove_container(client, each["Id"])
+            for network in client.networks(filters=filters):
                 with suppress(DockerException):
                     client.remove_network(network["Id"])
     except DockerException:
@@ -171,6 +173,14 @@ def _remove_containers(place: Path) -> int:
     finally:
         client.close()
     return removed
+
+
+def _remove_container(client: APIClient, container: str) -> bool:
+    """Remove a container; return whether it was still there."""
+    with suppress(DockerException):
+        client.remove_container(container, force=True)
+        return True
+    return False
 
 
 # ---- swap and mounts -------------------------------------------------------------------------------------

@@ -748,7 +748,8 @@ class Gateway(Asynchronous):
 
     All methods raise GatewayError, and InvalidInput for an argument that can't be sent. Calls that can safely
     be repeated (reads, and `execute`, by an idempotency key) are tried up to `attempts` times when the
-    connection is lost. `Gateway.sync(...)` makes one whose methods block.
+    connection is lost. Unless that is 1, all wait for a while for the gateway of a cluster that has the
+    session. `Gateway.sync(...)` makes one whose methods block.
 
     Methods whose first argument is a session's name are those of `Session`, for a session that there is.
 

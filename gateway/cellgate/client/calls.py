@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
+from cellgate.client.errors import GatewayError, InvalidInput, gateway_error
 from cellgate.client.transport import MOST_ANSWER, HttpAnswer, RequestBody, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 from cellgate_kernels.base.resources import GIB
@@ -51,6 +51,11 @@ _OTHERS: Final = frozenset(
 )
 """Extensions of files that no record can be written as."""
 RETRY_PAUSE = 0.2  # seconds before the first retry; doubled for each further one
+OWNER_UNREACHABLE: Final = "owner_unreachable"
+OWNER_PATIENCE: Final = 30.0
+"""Seconds for which a session's gateway may be out of reach: two leases, by default."""
+_LOST_BY_PROXY: Final = frozenset({502, 503, 504})
+"""Statuses that a proxy gives for a connection to the gateway that it lost or did not get."""
 
 Progress = Callable[[int, int | None], object]
 """Called with the number of bytes transferred so far, and the total if it is known."""
@@ -80,22 +85,39 @@ class Calls:
         most: int = MOST_ANSWER,
         session: str | None = None,
     ) -> bytes:
-        """Return the answer's body. After a lost connection the request is repeated only if that is safe.
+        """Return the answer's body. A request is repeated only if that is safe: see `_pause`.
 
         `on_send` is called when it is sent, each time. `most`: bytes of an answer, of which more is an error.
         `session`: as for ``Server.exchange``.
         """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
-        attempts = self.attempts if method == "GET" or idempotency is not None else 1
-        for attempt in range(1, attempts):
+        repeatable = method == "GET" or idempotency is not None
+        now = asyncio.get_running_loop().time
+        began, failures = now(), 0
+        while True:
             try:
                 return await self._call(method, target, data, headers, timeout, on_send, most, session)
-            except ConnectionFailed as error:
-                if error.reason != "connection_lost":
+            except GatewayError as error:
+                moves = error.reason == OWNER_UNREACHABLE
+                failures += not moves
+                pause = self._pause(error, failures, now() - began, repeatable=repeatable)
+                if pause is None:
                     raise
-            await asyncio.sleep(RETRY_PAUSE * 2 ** (attempt - 1))
-        return await self._call(method, target, data, headers, timeout, on_send, most, session)
+            await asyncio.sleep(pause)
+
+    def _pause(self, error: GatewayError, failures: int, waited: float, *, repeatable: bool) -> float | None:
+        """Return the seconds after which a request is repeated; None if it is not.
+
+        Any request is repeated that a gateway has refused because the session's own can't be reached: that
+        is back or replaced after a lease. One that is `repeatable` is so after a lost connection, too, also
+        one that a proxy has lost.
+        """
+        if error.reason == OWNER_UNREACHABLE:
+            pause = RETRY_PAUSE if error.retry_after is None else error.retry_after
+            return pause if self.attempts > 1 and waited + pause <= OWNER_PATIENCE else None
+        safe = error.reason == "shutting_down" or (repeatable and _was_lost(error))
+        return RETRY_PAUSE * 2 ** (failures - 1) if safe and failures < self.attempts else None
 
     async def _call(
         self,
@@ -147,6 +169,13 @@ class Calls:
                 await asyncio.to_thread(_check_replaceable, path)
             await _save(answer, path, progress or ignore_progress)
         return path
+
+
+def _was_lost(error: GatewayError) -> bool:
+    """Return whether a connection was lost: the client's own, or a proxy's to the gateway."""
+    return error.reason == "connection_lost" or (
+        error.reason == "http_error" and error.status in _LOST_BY_PROXY
+    )
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:

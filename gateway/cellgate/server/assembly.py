@@ -160,8 +160,6 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     gateway = RunningGateway(front_url(front, sockets), services, servers, settings)
     stack.push_async_callback(gateway.shut_down)
     kernels.pool.start()
-    if storage.cluster is not None:
-        storage.cluster.membership.measure = partial(_load, kernels.pool, sessions.manager.keys)
     sessions.manager.start()
     changes = Changes(services, servers, authentication)
     authentication.follow(changes)
@@ -203,7 +201,11 @@ def _announce(
 
 
 def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExitStack) -> None:
-    """Start the tasks beside the requests: old records, samples for metrics, free memory, sleep."""
+    """Start the tasks beside the requests: old records, samples for metrics, free memory, sleep, load."""
+    cluster = services.storage.cluster
+    if cluster is not None:
+        keys = services.sessions.manager.keys
+        cluster.membership.measure = partial(_load, services.kernels.pool, keys)
     lanes, purger = services.storage.lanes, services.sessions.manager.purger
     clock = ProvenTime(settings.data_dir)
     retention = Retention(services.storage.journal, purger, settings.storage.retention, clock, lanes.bulk)

@@ -129,6 +129,67 @@ async def test_a_refusal_by_something_else_still_is_a_gateway_error(body: bytes)
     assert caught.value.detail
 
 
+def problem(reason: str, wait: int) -> bytes:
+    """A refusal that will pass."""
+    body = json.dumps({"title": "No", "status": 503, "detail": "Not now", "reason": reason}).encode()
+    return answer(body, "503 Service Unavailable", f"Retry-After: {wait}\r\n")
+
+
+def in_turn(*answers: bytes) -> Script:
+    """Gives one answer after the other."""
+    left = list(answers)
+
+    async def part(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(left.pop(0))
+
+    return part
+
+
+@pytest.mark.parametrize(
+    ("refusal", "times"), [(problem("owner_unreachable", 0), 5), (problem("shutting_down", 0), 2)]
+)
+async def test_a_request_that_a_gateway_of_a_cluster_could_not_take_is_repeated(
+    refusal: bytes, times: int
+) -> None:
+    """Whatever it is, as nothing has been done: while the session's gateway is replaced, and by a proxy's
+    connection to one that stops.
+    """
+    async with answering(in_turn(*[refusal] * times, answer(b'{"session": "s"}'))) as (gateway, requests):
+        assert (await gateway.create_session("s")).session == "s"
+    assert len(requests) == times + 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason", "times"),
+    [
+        (problem("owner_unreachable", 31), "owner_unreachable", 1),
+        (problem("shutting_down", 0), "shutting_down", 3),
+    ],
+)
+async def test_a_gateway_that_takes_no_work_for_long_is_reported(
+    refusal: bytes, reason: str, times: int
+) -> None:
+    async with answering(refusal) as (gateway, requests):
+        with pytest.raises(GatewayError) as caught:
+            await gateway.create_session("s")
+    assert (caught.value.reason, len(requests)) == (reason, times)
+
+
+@pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"])
+async def test_what_a_proxy_has_lost_is_repeated_if_that_is_safe(status: str) -> None:
+    lost = answer(b"<html>", status)
+    result = answer(b'{"session": "s", "execution": "e"}')
+    async with answering(in_turn(lost, lost, result)) as (gateway, requests):
+        assert (await gateway.execute("s", "1")).execution == "e"
+    keys = {re.search(rb"(?i)idempotency-key: (\S+)", request) for request in requests}
+    assert len({found and found[1] for found in keys}) == 1
+    assert None not in keys
+    async with answering(lost) as (gateway, requests):
+        with pytest.raises(GatewayError, match="A proxy"):
+            await gateway.create_session("s")
+    assert len(requests) == 1
+
+
 @pytest.mark.parametrize(
     "body", [b'{"message": "Not Found", "reason": null}', b"<!DOCTYPE html>\n<title>Jupyter Server</title>"]
 )

@@ -7,9 +7,11 @@ import http.client
 import io
 import json
 import random
+import re
 import socket
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
@@ -22,6 +24,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 
 from cellgate.client import Gateway
+from tests.conftest import StartGateway
 from tests.support.free_ports import free_port
 from tests.support.nodes import OWNER, Pair, pair, pair_of
 from tests.support.proxies import envoy, haproxy, replaced, require_proxy, started
@@ -40,6 +43,7 @@ class Answer(NamedTuple):
 
 
 SESSIONS, REQUESTS = 100, 1000
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "outgrow-one-machine.md"
 
 
 @pytest.fixture(params=["haproxy", "envoy"])
@@ -60,10 +64,11 @@ def haproxy_before(pair: Pair, folder: Path, port: int) -> list[str]:
     one, other = pair.node(pair.one)[:8], pair.node(pair.other)[:8]
     changes = {
         "bind :8888": f"bind 127.0.0.1:{port}",
-        "10.0.0.1:8888": pair.one.host,
-        "10.0.0.2:8888": pair.other.host,
+        "gateway-1:8888": pair.one.host,
+        "gateway-2:8888": pair.other.host,
         "11111111": one,
         "22222222": other,
+        "    server 33333333 gateway-3:8888\n": "",
         "maxconn 4000": f"maxconn 4000\n    stats socket {folder}/haproxy.sock",
     }
     return haproxy(folder, replaced("haproxy.cfg", changes))
@@ -185,6 +190,32 @@ def test_a_token_finds_all_kernels_that_it_has_started(proxy: str) -> None:
             assert {*started} <= {each["id"] for each in listed}
         for kernel in started:
             assert _ask(connection, "DELETE", f"/api/kernels/{kernel}").status == 204
+
+
+def test_names_of_sessions_choose_among_gateways_that_share_nothing(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    """By the example of the guide: all requests of a session come to one gateway, and each has some."""
+    require_proxy("haproxy")
+    (example,) = re.findall(r"^```haproxy\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    gateways, port = (start_gateway(), start_gateway()), free_port()
+    changes = {":8888\n    http": f"127.0.0.1:{port}\n    http"} | dict(
+        zip(("10.0.0.1:8888", "10.0.0.2:8888"), (each.host for each in gateways), strict=True)
+    )
+    for old, new in changes.items():
+        assert old in example
+        example = example.replace(old, new)
+    owners: defaultdict[str, set[str | None]] = defaultdict(set)
+    with started(haproxy(tmp_path, example), tmp_path, port):
+        for number in [*range(SESSIONS)] * 2:
+            key = f"named-{number}"
+            for path in (f"/v1/sessions/{key}", f"/v1/sessions/{key}/files"):
+                with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+                    owners[key].add(_ask(connection, "GET", path).headers[OWNER])
+    assert {len(found) for found in owners.values()} == {1}
+    assert {owner for found in owners.values() for owner in found} == {
+        each.get("/healthz").headers[OWNER] for each in gateways
+    }
 
 
 def test_a_new_session_is_learned_from_its_location(pair: Pair, proxy: str) -> None:

@@ -1,0 +1,108 @@
+"""deploy/compose-cluster.yaml as text: what it names is there, its gateways differ in their numbers alone,
+and `cellgate serve` knows their settings. `tests/containers` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cellgate.cli.serve.serve import ServeApp
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FILE = DEPLOY / "compose-cluster.yaml"
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
+OF_GATEWAYS = {"PGPASSFILE"}
+"""Variables of a gateway that are not Cellgate's."""
+GATEWAY_NUMBERS = ["1", "2", "3"]
+
+
+def filled(text: str, given: Mapping[str, str]) -> str:
+    """The text with its variables as Compose replaces them."""
+
+    def value(found: re.Match[str]) -> str:
+        name, how, default = found.groups()
+        assert how != "?" or given.get(name), f"{name} is to be given"
+        return given.get(name) or default or ""
+
+    return VARIABLE.sub(value, text)
+
+
+@cache
+def services() -> Mapping[str, Mapping[str, Any]]:
+    """The services, with the one variable that has to be given."""
+    found: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+        filled(FILE.read_text(), {"CELLGATE_TOKEN": "a-long-token"})
+    )["services"]
+    return found
+
+
+def gateways() -> dict[str, Mapping[str, Any]]:
+    return {name: each for name, each in services().items() if name.startswith("gateway-")}
+
+
+def test_one_variable_must_be_given_and_all_are_named_above() -> None:
+    """The comment says which there are; a default is the same wherever a variable stands."""
+    text = FILE.read_text()
+    comment = text[: text.index("version:")]
+    found = VARIABLE.findall(text)
+    assert {name for name, how, _ in found if how == "?"} == {"CELLGATE_TOKEN"}
+    assert {name for name, _, _ in found if name not in comment} == set()
+    assert len({(name, default) for name, _, default in found}) == len({name for name, _, _ in found})
+
+
+def test_what_services_need_is_there() -> None:
+    """Services that others wait for, files of this folder, images that one of them builds."""
+    built = {each["image"] for each in services().values() if "build" in each}
+    for name, service in services().items():
+        assert set(service.get("depends_on", ())) <= set(services()), name
+        for source in (volume.partition(":")[0] for volume in service.get("volumes", ())):
+            assert source.startswith("/") or (DEPLOY / source).exists(), source
+        assert "build" in service or service["image"] in built or service["image"].partition(":")[2], name
+        assert ("build" in service) == ("restart" not in service), name
+    for service in services().values():
+        if "build" in service:
+            assert (DEPLOY / service["build"]["context"] / "Dockerfile").is_file()
+
+
+def test_gateways_differ_in_their_numbers_alone() -> None:
+    """So that a further one is a copy; HAProxy and the making of ids know the same."""
+    numbers = [name.removeprefix("gateway-") for name in gateways()]
+    assert numbers == GATEWAY_NUMBERS
+    plain = {json.dumps(each).replace(name, "gateway-N") for name, each in gateways().items()}
+    assert len(plain) == 1
+    assert services()["setup"]["command"] == numbers
+    assert services()["proxy"]["depends_on"] == [*gateways()]
+    servers = re.findall(r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy.cfg").read_text(), re.MULTILINE)
+    assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 2
+
+
+def test_serve_knows_the_gateways_settings() -> None:
+    for name, service in gateways().items():
+        command, *words = service["command"]
+        variables = {key: str(value) for key, value in service["environment"].items()}
+        assert command == "serve"
+        app = ServeApp(environment=variables)
+        app.initialize(words)
+        assert (app.cluster, app.advertise) == (
+            "postgresql://cellgate@database/cellgate",
+            f"http://{name}:8888",
+        )
+        assert (app.backend, app.keep_kernels, app.ip) == ("docker", True, "0.0.0.0")
+        assert [key for key in variables if key not in OF_GATEWAYS and not _is_setting(app, key)] == []
+        data = f"{app.data_dir}:{app.data_dir}"
+        assert data in service["volumes"]
+        folders = {volume.split(":")[1] for volume in service["volumes"]}
+        assert {str(Path(variables[key]).parent) for key in ("CELLGATE_CLUSTER_KEY", "PGPASSFILE")} <= folders
+
+
+def _is_setting(app: ServeApp, variable: str) -> bool:
+    name = variable.removeprefix("CELLGATE__ServeApp__").removeprefix("CELLGATE_").lower()
+    return name in app.traits(config=True) or name.replace("_", "-") in app.aliases
