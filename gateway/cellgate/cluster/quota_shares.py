@@ -15,8 +15,8 @@ from typing import Any
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
 from cellgate.errors import StorageError
+from cellgate.quotas.elsewhere import NOTHING, Sums, UseElsewhere
 from cellgate.quotas.quotas import UNLIMITED, Quotas
-from cellgate.quotas.shares import NOTHING, Shares, Sums
 from cellgate.record.store.postgresql.record_connection import Connection, RecordAddress, RecordConnection
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -26,7 +26,7 @@ TINY = 1e-9
 """Processors by which sums of fractions may differ."""
 
 
-class QuotaShares(Shares):
+class QuotaShares(UseElsewhere):
     """The use of quotas at all nodes. `own_of`: returns a principal's use here. `close` it at the end."""
 
     def __init__(self, membership: Membership, address: RecordAddress) -> None:

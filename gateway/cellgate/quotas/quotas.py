@@ -69,6 +69,11 @@ class Quotas:
     network: tuple[HostPattern, ...] = ()
     allow_private: bool = False
 
+    @property
+    def of_sums(self) -> tuple[float | None, ...]:
+        """The limits of what live sessions use in sum."""
+        return self.sessions, self.memory, self.cpus, self.disk
+
 
 UNLIMITED: Final = Quotas()
 

@@ -25,8 +25,8 @@ from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.fairness.minute import Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
+from cellgate.quotas.elsewhere import NOTHING, Sums, UseElsewhere
 from cellgate.quotas.quotas import NO_QUOTAS, Policy, Quotas
-from cellgate.quotas.shares import NOTHING, Shares, Sums
 from cellgate_kernels.base.resources import ResourceLimits
 
 COUNTED: Final = (
@@ -186,20 +186,6 @@ class Account:
         self._check_sum("disk", used.disk, more.disk, self.quotas.disk, advice)
 
     @property
-    def is_exceeded(self) -> bool:
-        """Whether its sessions use more than its quotas, with those at other gateways."""
-        used, quotas = self.sums.plus(self.elsewhere), self.quotas
-        sums = (used.sessions, used.memory, used.cpus, used.disk)
-        limits = (quotas.sessions, quotas.memory, quotas.cpus, quotas.disk)
-        return any(_is_above(sum_, limit) for sum_, limit in zip(sums, limits, strict=True))
-
-    @property
-    def limits_sums(self) -> bool:
-        """Whether there is a quota for what sessions use together."""
-        quotas = self.quotas
-        return any(each is not None for each in (quotas.sessions, quotas.memory, quotas.cpus, quotas.disk))
-
-    @property
     def sums(self) -> Sums:
         """The use of its sessions at this gateway."""
         return Sums(self._sessions, self._memory, self._cpus, self._disk)
@@ -213,12 +199,13 @@ class Account:
 
     def adopt_disk(self, count: int) -> Reservation:
         """Count bytes of disk that are already in use, whatever the quotas are."""
-        self._add_disk(count)
-        return Reservation(lambda: self._add_disk(-count))
 
-    def _add_disk(self, count: int) -> None:
-        self._disk += count
-        self._changed(self.name)
+        def add(more: int) -> None:
+            self._disk += more
+            self._changed(self.name)
+
+        add(count)
+        return Reservation(lambda: add(-count))
 
     def replace_session(
         self, former: Reservation, limits: ResourceLimits, *, without_disk: bool = False
@@ -403,6 +390,13 @@ class Account:
         )
 
 
+def _is_exceeded(account: Account) -> bool:
+    """Return whether a principal's sessions use more than its quotas, with those at other gateways."""
+    used, quotas = account.sums.plus(account.elsewhere), account.quotas
+    sums = (used.sessions, used.memory, used.cpus, used.disk)
+    return any(_is_above(sum_, limit) for sum_, limit in zip(sums, quotas.of_sums, strict=True))
+
+
 def _is_above(used: float, limit: float | None) -> bool:
     return limit is not None and used > limit + TINY
 
@@ -438,7 +432,7 @@ class Usage:
         self._records: dict[str, int] = {}
         self.measures_records = False
         """Whether the sizes of records are known, and `recorded` must update them."""
-        self.shares: Shares | None = None
+        self.elsewhere: UseElsewhere | None = None
         """The use of quotas at other gateways, in a cluster that has quotas."""
         self._sweep_at = FIRST_SWEEP
 
@@ -463,14 +457,14 @@ class Usage:
     # Other gateways of a cluster
 
     def _changed(self, name: str) -> None:
-        if self.shares is not None:
-            self.shares.changed(name)
+        if self.elsewhere is not None:
+            self.elsewhere.changed(name)
 
     async def look(self, accounts: Iterable[Account]) -> None:
         """Look up the use at other gateways, of accounts with quotas for sums. Raises StorageError."""
-        asked = {account.name: account for account in accounts if account.limits_sums}
-        if self.shares is not None and asked:
-            found = await self.shares.others([*asked])
+        asked = {account.name: account for account in accounts if any(account.quotas.of_sums)}
+        if self.elsewhere is not None and asked:
+            found = await self.elsewhere.others([*asked])
             for name, account in asked.items():
                 account.elsewhere = found.get(name, NOTHING)
 
@@ -479,13 +473,13 @@ class Usage:
 
         Raises PrincipalQuotaExceeded and StorageError.
         """
-        if self.shares is None:
+        if self.elsewhere is None:
             return
         account = self.account(name)
         async with account.confirming:
-            while not await self.shares.publish(name, account.sums, account.quotas):
+            while not await self.elsewhere.publish(name, account.sums, account.quotas):
                 await self.look([account])
-                if not account.is_exceeded:
+                if not _is_exceeded(account):
                     continue
                 # Before the next reservation is confirmed, which may fit without this one.
                 with_it = account.sums

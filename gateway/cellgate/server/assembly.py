@@ -246,7 +246,7 @@ def _share_quotas(services: Services) -> None:
     """Let quotas hold for what sessions use at all gateways of the cluster, if it is one."""
     usage, cluster = services.people.usage, services.storage.cluster
     if cluster is not None and cluster.shares is not None:
-        usage.shares = cluster.shares
+        usage.elsewhere = cluster.shares
         cluster.shares.own_of = lambda name: usage.account(name).sums
 
 

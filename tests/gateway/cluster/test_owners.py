@@ -26,8 +26,8 @@ from cellgate.cluster.owners import LOOKS, KeyOwners
 from cellgate.cluster.quota_shares import QuotaShares
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.errors import Fenced, StorageError
+from cellgate.quotas.elsewhere import NOTHING, Sums
 from cellgate.quotas.quotas import Quotas
-from cellgate.quotas.shares import NOTHING, Sums
 from cellgate.record.chain import verify
 from cellgate.record.store.interface import FIRST_EPOCH
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect

@@ -15,8 +15,8 @@ from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.fairness.minute import MINUTE, SLOT, Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
+from cellgate.quotas.elsewhere import NOTHING, Sums, UseElsewhere
 from cellgate.quotas.quotas import Policy, Quotas
-from cellgate.quotas.shares import NOTHING, Shares, Sums
 from cellgate.quotas.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage, Use
 from cellgate_kernels.base.resources import GIB, MIB, ResourceLimits
 from cellgate_kernels.testing.clock import VirtualTimeLoop
@@ -437,7 +437,7 @@ class Anything(RuleBasedStateMachine):
 TestAnything = Anything.TestCase
 
 
-class Elsewhere(Shares):
+class Elsewhere(UseElsewhere):
     """What two gateways use, which `Usage` of each looks up and publishes."""
 
     def __init__(self) -> None:
@@ -445,11 +445,11 @@ class Elsewhere(Shares):
         self.before_publishing: list[Callable[[], None]] = []
 
     def of(self, node: str, used_there: Usage) -> Usage:
-        used_there.shares = _Node(self, node, used_there)
+        used_there.elsewhere = _Node(self, node, used_there)
         return used_there
 
 
-class _Node(Shares):
+class _Node(UseElsewhere):
     def __init__(self, cluster: Elsewhere, node: str, used_there: Usage) -> None:
         self._cluster, self._node, self._usage = cluster, node, used_there
 

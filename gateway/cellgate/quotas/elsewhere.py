@@ -34,7 +34,7 @@ class Sums:
 NOTHING: Final = Sums()
 
 
-class Shares(Protocol):
+class UseElsewhere(Protocol):
     """Knows what each gateway of a cluster uses. All methods belong to one event loop."""
 
     async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
