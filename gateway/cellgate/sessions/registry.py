@@ -349,7 +349,7 @@ class SessionRegistry:
         owned = (principal, check_session_key(key))
         use = self.keys.uses.get(owned)
         session = None if use is None else use.session
-        if use and session and not (self.keys.closing or session.ending or use.removed_by is not None):
+        if use and session and not (self.keys.closing or session.ending or use.purge or use.removal):
             if language is not None:
                 parse_language(language)
             session.record.begin_idleness()
