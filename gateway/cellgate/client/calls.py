@@ -94,20 +94,23 @@ class Calls:
         data = None if body is None else encode(body)
         repeatable = method == "GET" or idempotency is not None
         now = asyncio.get_running_loop().time
-        began, failures = now(), 0
+        failures, out_of_reach = 0, float("inf")
         while True:
             try:
                 return await self._call(method, target, data, headers, timeout, on_send, most, session)
             except GatewayError as error:
-                moves = error.reason == OWNER_UNREACHABLE
-                failures += not moves
-                pause = self._pause(error, failures, now() - began, repeatable=repeatable)
+                if error.reason == OWNER_UNREACHABLE:
+                    out_of_reach = min(out_of_reach, now())
+                else:
+                    failures, out_of_reach = failures + 1, float("inf")
+                pause = self._pause(error, failures, now() - out_of_reach, repeatable=repeatable)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
 
     def _pause(self, error: GatewayError, failures: int, waited: float, *, repeatable: bool) -> float | None:
-        """Return the seconds after which a request is repeated; None if it is not.
+        """Return the seconds after which a request is repeated; None if it is not. `waited`: for the session's
+        gateway, in seconds.
 
         Any request is repeated that a gateway has refused because the session's own can't be reached: that
         is back or replaced after a lease. One that is `repeatable` is so after a lost connection, too, also

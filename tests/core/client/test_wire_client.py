@@ -175,6 +175,26 @@ async def test_a_gateway_that_takes_no_work_for_long_is_reported(
     assert (caught.value.reason, len(requests)) == (reason, times)
 
 
+async def test_the_time_that_a_cell_has_run_does_not_count_as_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its gateway is replaced only then."""
+    monkeypatch.setattr(calls, "OWNER_PATIENCE", 0.2)
+    answers = [problem("owner_unreachable", 0), answer(b'{"session": "s", "execution": "e"}')]
+    begun = asyncio.Event()
+
+    async def part(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.sleep(0.3)
+        else:
+            writer.write(answers.pop(0))
+
+    async with answering(part) as (gateway, requests):
+        assert (await gateway.execute("s", "1")).execution == "e"
+    assert len(requests) == 3
+
+
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"])
 async def test_what_a_proxy_has_lost_is_repeated_if_that_is_safe(status: str) -> None:
     lost = answer(b"<html>", status)
