@@ -79,6 +79,11 @@ class Archive:
         self._journal = journal
         self._manager = manager
 
+    @property
+    def _shares(self) -> bool:
+        """Whether other gateways may have sessions of the record open."""
+        return self._manager.keys.ownership.shared
+
     async def _live(self, principal: str, key: str) -> Session | None:
         """Return the session if it is live, once every end that its kernel has reported is recorded."""
         session = self._manager.get(principal, check_session_key(key))
@@ -203,12 +208,12 @@ class Archive:
         In a cluster it is, for those of the other gateways.
         """
         is_live = wanted.state not in {None, SessionState.ENDED}
-        if is_live and not self._manager.keys.ownership.shared:
+        if is_live and not self._shares:
             live = (each.row for each in self._manager.live_after(principal, last, newest=wanted.newest))
             return [row for row in live if reach.covers(row.key)][:SESSIONS_AT_ONCE]
         return await self._journal.reads.sessions(
             principal,
-            [state for state in SessionState if state != SessionState.ENDED] if is_live else None,
+            states=[state for state in SessionState if state != SessionState.ENDED] if is_live else None,
             limit=SESSIONS_AT_ONCE,
             after=last,
             prefix=reach.prefix,
@@ -218,6 +223,8 @@ class Archive:
 
     async def _unfinished_elsewhere(self, rows: Sequence[SessionRow]) -> dict[int, int]:
         """Return how many cells run and wait in each session that is open at another gateway of a cluster."""
+        if not self._shares:
+            return {}
         open_elsewhere = [
             row.id
             for row in rows

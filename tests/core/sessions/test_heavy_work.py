@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -26,6 +27,7 @@ from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import reader as archives
+from cellgate.sessions.ownership import Alone
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.testing.record_store import execution_row, session_row
 from cellgate.wire.answers import Result
@@ -147,6 +149,7 @@ class Sessions:
         self.reads = self
         self.asked: list[int] = []
         self.reach = ("", False)
+        self.keys = SimpleNamespace(ownership=Alone())
 
     async def commit(self) -> None:
         """All is."""
@@ -155,7 +158,15 @@ class Sessions:
         return next(row for row in self._rows if row.key == key)
 
     async def sessions(
-        self, principal: str, *, limit: int, after: int, prefix: str, exact: bool, newest: bool
+        self,
+        principal: str,
+        *,
+        states: object,
+        limit: int,
+        after: int,
+        prefix: str,
+        exact: bool,
+        newest: bool,
     ) -> list[SessionRow]:
         self.asked.append(limit)
         self.reach = (prefix, exact)
