@@ -109,8 +109,9 @@ class Calls:
             await asyncio.sleep(pause)
 
     def _pause(self, error: GatewayError, failures: int, waited: float, *, repeatable: bool) -> float | None:
-        """Return the seconds after which a request is repeated; None if it is not. `waited`: for the session's
-        gateway, in seconds.
+        """Return the seconds after which a request is repeated; None if it is not.
+
+        `waited`: seconds for which the session's gateway has been out of reach.
 
         Any request is repeated that a gateway has refused because the session's own can't be reached: that
         is back or replaced after a lease. One that is `repeatable` is so after a lost connection, too, also
