@@ -196,10 +196,11 @@ def test_an_early_answer_ends_an_upload(pair: Pair, key: str, begin: Begin) -> N
 
 
 def test_a_client_that_leaves_ends_the_owners_work(pair: Pair, key: str, begin: Begin) -> None:
-    left = threading.Event()
+    asked, left = threading.Event(), threading.Event()
 
     def serve(connection: socket.socket) -> None:
         read_head(connection)
+        asked.set()
         while connection.recv(65536):
             pass
         left.set()
@@ -207,6 +208,7 @@ def test_a_client_that_leaves_ends_the_owners_work(pair: Pair, key: str, begin: 
     begin(serve)
     connection = pair.other.connect()
     send(connection, "GET", f"/v1/sessions/{key}")
+    assert asked.wait(60)
     connection.close()
     assert left.wait(60)
 
