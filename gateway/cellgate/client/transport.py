@@ -48,9 +48,9 @@ E = TypeVar("E", bound=BaseException)
 
 _CONNECT_TIMEOUT = 10.0
 _OWNER_TIMEOUT = 1.0
+"""Seconds to connect to the gateway of a cluster that has a session, before the given address is used."""
 _FULL_PAUSES = (0.2, 0.5)
 """Seconds before a gateway that had no room is asked again."""
-"""Seconds to connect to the gateway of a cluster that has a session, before the given address is used."""
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
 MOST_LINE = 512 * MIB
 """The longest event, in bytes. A gateway's caps are far below that: a server that sends more is not one."""
