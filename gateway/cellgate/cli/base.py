@@ -363,6 +363,9 @@ class BaseApp(Application):
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
         """Return the words to append about an option of other programs or of former versions; else empty."""
         name = option.lstrip("-")
+        setting = name.replace("-", "_")
+        if setting in self.traits(config=True) and name not in self.aliases:
+            return f"; there is a setting: --{type(self).__name__}.{setting}=VALUE"
         return self._replaced(name) or (f"; {self.carried[name]}" if name in self.carried else "")
 
     def _replaced(self, name: str) -> str:

@@ -113,7 +113,11 @@ class Result(answers.Result, frozen=True, kw_only=True):
         """Return the result itself. Raises CellFailed if the cell did not succeed."""
         if self.ok:
             return self
-        detail = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
+        if self.status == "timeout":
+            # The error is the KeyboardInterrupt by which the gateway stopped it.
+            detail = "it ran longer than it may"
+        else:
+            detail = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
         message = f"The cell ended with {self.status}" + (f": {detail}" if detail else "")
         raise CellFailed(
             f"{message}. {self.loss}" if self.loss else message,

@@ -237,10 +237,13 @@ def _without(output: dict[str, Any], mimes: Collection[str]) -> dict[str, Any]:
 
 
 def shorten(value: str, limit: int, whole: str) -> str:
-    """Return `value` in `limit` characters: head, tail, and a mark between that points to the `whole`."""
+    """Return `value` in `limit` characters: head, tail, and a mark between that points to the `whole`.
+
+    The mark counts, but at least half of the limit is for the text itself.
+    """
     mark = f"\n[cellgate: {len(value)} characters, cut here; {whole} has them all]\n"
-    if len(value) <= max(limit, len(mark)):
+    room = max(limit // 2, limit - len(mark))
+    if len(value) <= max(limit, room + len(mark)):
         return value
-    room = max(0, limit - len(mark))
     tail = room // 2
     return value[: room - tail] + mark + value[len(value) - tail :]

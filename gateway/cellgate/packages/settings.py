@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 
 from cellgate.errors import PackagesNotAllowed
-from cellgate_kernels.base.errors import nearest
+from cellgate_kernels.base.errors import InvalidInput, nearest
 from cellgate_kernels.base.options import BYTES, SECONDS, option
 from cellgate_kernels.base.resources import GIB
 
@@ -51,8 +51,8 @@ class PackageSettings:
 
     @classmethod
     def allowing(cls, names: Collection[str]) -> frozenset[str]:
-        """Return the value of `allowed` for names as people write them."""
-        return frozenset(name if name == EVERYTHING else canonicalize_name(name) for name in names)
+        """Return the value of `allowed` for names as people write them. Raises InvalidInput."""
+        return frozenset(name if name == EVERYTHING else _canonical(name) for name in names)
 
     def allows(self, name: str) -> bool:
         """Return whether the distribution with this canonical name may be requested."""
@@ -68,6 +68,16 @@ class PackageSettings:
                 f"Packages that may not be installed here: {', '.join(refused)[:500]}{meant}"
                 " The operator of the gateway allows names by --allow-package NAME"
             )
+
+
+def _canonical(name: str) -> str:
+    try:
+        return canonicalize_name(name, validate=True)
+    except InvalidName:
+        raise InvalidInput(
+            f"--allow-package {name!r} is no package's name: give each name an option of its own,"
+            " without a version"
+        ) from None
 
 
 def not_allowed() -> PackagesNotAllowed:

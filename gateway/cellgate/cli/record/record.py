@@ -149,6 +149,8 @@ class RecordApp(BaseApp):
                 raise UsageError(
                     "migrate takes the database by --record: cellgate record migrate --record URL"
                 )
+            case ["verify", *_]:
+                raise UsageError("the record is checked by a command of its own: cellgate verify")
         name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)
         check_options(self, name)
         self._check_kind(name)

@@ -44,6 +44,11 @@ class FilesApp(CommandApp):
         cellgate files rm my-session raw/2026.csv
     """
 
+    carried = MappingProxyType(
+        dict.fromkeys(
+            ("to", "as", "path", "dest"), "PATH is the last word: cellgate files put SESSION FILE [PATH]"
+        )
+    )
     options_of_some = MappingProxyType({"output": "get"})
 
     output = Unicode(help="With get: the FILE to write, or to replace.").tag(config=True, metavar="FILE")
