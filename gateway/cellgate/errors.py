@@ -319,6 +319,10 @@ class ShuttingDown(CellgateError):
     reason = "shutting_down"
 
 
+class TakesNoWork(ShuttingDown):
+    """The gateway was asked while it shut down, and did nothing."""
+
+
 class Draining(CellgateError):
     """The gateway opens no more sessions, and goes on with those that it has; others of its cluster do."""
 

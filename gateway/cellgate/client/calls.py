@@ -57,6 +57,9 @@ OWNER_PATIENCE: Final = 30.0
 _LOST_BY_PROXY: Final = frozenset({502, 503, 504})
 """Statuses that a proxy gives for a connection to the gateway that it lost or did not get."""
 
+_LOST: Final = frozenset({"connection_lost", "owner_lost", "shutting_down"})
+"""Reasons of requests that may have been carried out, or begun."""
+
 Progress = Callable[[int, int | None], object]
 """Called with the number of bytes transferred so far, and the total if it is known."""
 
@@ -67,6 +70,7 @@ class Calls:
     def __init__(self, server: Server, attempts: int) -> None:
         self._server = server
         self.attempts = max(1, attempts)
+        server.asks_again = self.attempts > 1
         self.url = server.url
         self.exchange = server.exchange
         self.learn = server.learn
@@ -88,11 +92,10 @@ class Calls:
         """Return the answer's body. A request is repeated only if that is safe: see `_pause`.
 
         `on_send` is called when it is sent, each time. `most`: bytes of an answer, of which more is an error.
-        `session`: as for ``Server.exchange``.
+        `session`: as for ``Server.exchange``, of the request that makes a session unless there is one.
         """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
-        repeatable = method == "GET" or idempotency is not None
         now = asyncio.get_running_loop().time
         failures, out_of_reach = 0, float("inf")
         while True:
@@ -103,7 +106,11 @@ class Calls:
                     out_of_reach = min(out_of_reach, now())
                 else:
                     failures, out_of_reach = failures + 1, float("inf")
-                pause = self._pause(error, failures, now() - out_of_reach, repeatable=repeatable)
+                again = method == "GET" or session is not None or idempotency is not None
+                if error.reason == "http_error" and method != "GET":
+                    # Another gateway behind the proxy may know nothing of the first attempt.
+                    again = self._server.knows(session, target)
+                pause = self._pause(error, failures, now() - out_of_reach, repeatable=again)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
@@ -115,13 +122,14 @@ class Calls:
 
         Any request is repeated that a gateway has refused because the session's own can't be reached: that
         is back or replaced after a lease. One that is `repeatable` is so after a lost connection, too, also
-        one that a proxy has lost.
+        one that a proxy or another gateway of the cluster has lost, or that the gateway's end has cancelled.
         """
         if error.reason == OWNER_UNREACHABLE:
-            pause = RETRY_PAUSE if error.retry_after is None else error.retry_after
+            pause = max(RETRY_PAUSE, error.retry_after or 0)
             return pause if self.attempts > 1 and waited + pause <= OWNER_PATIENCE else None
-        safe = error.reason == "shutting_down" or (repeatable and _was_lost(error))
-        return RETRY_PAUSE * 2 ** (failures - 1) if safe and failures < self.attempts else None
+        if not repeatable or not _was_lost(error) or failures >= self.attempts:
+            return None
+        return RETRY_PAUSE * 2 ** (failures - 1)
 
     async def _call(
         self,
@@ -176,10 +184,8 @@ class Calls:
 
 
 def _was_lost(error: GatewayError) -> bool:
-    """Return whether a connection was lost: the client's own, or a proxy's to the gateway."""
-    return error.reason == "connection_lost" or (
-        error.reason == "http_error" and error.status in _LOST_BY_PROXY
-    )
+    """Return whether the answer was lost: by a connection, on the way, or because the gateway ended."""
+    return error.reason in _LOST or (error.reason == "http_error" and error.status in _LOST_BY_PROXY)
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:

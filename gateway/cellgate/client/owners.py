@@ -65,6 +65,10 @@ class Owners:
                 " for one session must reach one gateway: see docs/how-to/use-several-machines.md",
             )
 
+    def knows(self, session: str | None) -> bool:
+        """Return whether it is known who has a session: no other gateway carries a repeated request out."""
+        return session is not None and (session in self._known or session in self._addresses)
+
     def learn_branch(self, session: str, branch: str) -> None:
         """Note that a session's branch is where the session is, if that is known. Raises NotOwner."""
         self.learn(branch, {name.lower(): owner for name, owner in self.headers(session).items()})

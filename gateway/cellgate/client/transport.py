@@ -264,6 +264,8 @@ class Server:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._owners = Owners()
+        self.asks_again = True
+        """Whether a gateway without room is asked again."""
 
     @asynccontextmanager
     async def exchange(
@@ -309,6 +311,10 @@ class Server:
         """Note which gateway has the session with this path. Raises NotOwner if it was another's."""
         self._owners.learn(session, answer.headers)
 
+    def knows(self, session: str | None, target: str) -> bool:
+        """Return whether it is known which gateway has the session of a request; see ``exchange``."""
+        return self._owners.knows(session or session_in(target))
+
     def learn_branch(self, session: str, branch: str) -> None:
         """Note that a session's branch is where the session is, both by their paths. Raises NotOwner."""
         self._owners.learn_branch(session, branch)
@@ -318,7 +324,8 @@ class Server:
         for pause in _FULL_PAUSES:
             async with AsyncExitStack() as attempt:
                 answer = HttpAnswer(await self._ask_owner(attempt, session, *request), self.url)
-                if "cellgate-full" not in answer.headers or isinstance(request[3], RequestBody):
+                is_full = "cellgate-full" in answer.headers and self.asks_again
+                if not is_full or isinstance(request[3], RequestBody):
                     stack.push_async_exit(attempt.pop_all())
                     return answer
             await asyncio.sleep(pause)

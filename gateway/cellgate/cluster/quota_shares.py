@@ -46,7 +46,7 @@ class QuotaShares(UseElsewhere):
 
     async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
         asked = self._membership.asked(principals=[*principals])
-        rows = await self._db.repeatable(_rows, statements.SHARES, asked)
+        rows = await self._db.read_in_turn(_rows, statements.SHARES, asked)
         return {row[0]: Sums(*row[1:]) for row in rows}
 
     async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:

@@ -159,13 +159,13 @@ HELD: Final = "SELECT principal, key FROM owners WHERE node = %(node)s"
 
 _USED = f"""SELECT coalesce(sum((e.value->>0)::bigint), 0)::bigint AS sessions,
         coalesce(sum((e.value->>1)::bigint), 0)::bigint AS memory,
-        coalesce(sum((e.value->>2)::float8), 0)::float8 AS cpus,
+        coalesce(round(sum((e.value->>2)::numeric), 6), 0)::float8 AS cpus,
         coalesce(sum((e.value->>3)::bigint), 0)::bigint AS disk
     FROM jsonb_each(s.by_node) AS e JOIN nodes AS n ON n.id = e.key
-    WHERE e.key <> %(node)s AND n.state <> 'down' AND {_LIVES}"""  # noqa: S608
-SHARES: Final = f"""SELECT s.principal, o.sessions, o.memory, o.cpus, o.disk
+    WHERE e.key <> %(node)s AND n.state <> 'down' AND {_MAY_LIVE}"""  # noqa: S608
+SHARES: Final = f"""WITH {_ME} SELECT s.principal, o.sessions, o.memory, o.cpus, o.disk
     FROM shares AS s, LATERAL ({_USED}) AS o WHERE s.principal = ANY(%(principals)s)"""  # noqa: S608
-"""Returns what principals use at the other nodes that live."""
+"""Returns what principals use at the other nodes, but for those that this one may find dead."""
 SHARE: Final = f"""WITH {_ME}, written AS (INSERT INTO shares AS s (principal, by_node)
         SELECT %(principal)s, jsonb_build_object(id, jsonb_build_array(%(sessions)s::bigint,
             %(memory)s::bigint, %(cpus)s::float8, %(disk)s::bigint)) FROM me

@@ -28,7 +28,7 @@ from cellgate.record.events import now
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileModel, FilePage
 from cellgate.wire.models import ExecuteBody, LimitsBody, ProcessBody, SessionBody
-from cellgate.wire.paths import WORKSPACES
+from cellgate.wire.paths import is_workspaces
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
@@ -214,7 +214,7 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         """Return the query's folder in the workspace; "" for the workspace itself. Raises InvalidInput."""
         path = self.parameter("path").rstrip("/")
         # Azure's clients also begin a path in its folder /mnt/data with a slash.
-        return "/".join(parse_folder(path if path.startswith(WORKSPACES) else path.lstrip("/")))
+        return "/".join(parse_folder(path if is_workspaces(path) else path.lstrip("/")))
 
     def parts_of(self, name: str) -> Parts:
         with suppress(UnicodeDecodeError):

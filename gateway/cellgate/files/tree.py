@@ -68,7 +68,8 @@ def parse_path(text: str) -> Parts:
 
 def parse_folder(text: str) -> Parts:
     """Return the names of a folder's path, as `parse_path` does; none for the workspace itself."""
-    return parse_path(text) if in_workspace(text) else ()
+    # A longer one is refused by its length, before it is looked at letter by letter.
+    return () if len(text) <= MAX_PATH and not in_workspace(text) else parse_path(text)
 
 
 FileIdentity = tuple[int, int, int, int, int]

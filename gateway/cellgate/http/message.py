@@ -395,7 +395,7 @@ def _set_headers(handler: RequestHandler, error: CellgateError) -> None:
         handler.set_header("WWW-Authenticate", _challenge(error))
     if (seconds := getattr(error, "retry_after", None)) is not None:
         handler.set_header(RETRY_AFTER, str(max(1, math.ceil(seconds))))
-    if isinstance(error, errors.Draining | errors.NodeFull):
+    if isinstance(error, errors.Draining | errors.NodeFull | errors.TakesNoWork):
         handler.set_header(FULL, "1")
     if isinstance(error, errors.MethodNotAllowed):
         handler.set_header("Allow", ", ".join(error.allowed))

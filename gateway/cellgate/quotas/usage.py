@@ -15,13 +15,14 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
-from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
+from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow, StorageError
 from cellgate.fairness.minute import Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
@@ -47,6 +48,10 @@ PASSED = "bytes were sent and received in the last minute"
 QUEUE_RETRY_SECONDS = 1.0
 FIRST_SWEEP = 1024
 """Number of accounts above which idle ones are removed."""
+GLANCE_SECONDS = 1.0
+"""The longest wait for the use at other gateways of somebody who only reads it."""
+MOST_TRIES = 8
+"""The most attempts to tell the others of a reservation, if what they have reserved changes just then."""
 TINY = 1e-9
 """Processors by which sums of fractions may differ."""
 
@@ -188,7 +193,7 @@ class Account:
     @property
     def sums(self) -> Sums:
         """The use of its sessions at this gateway."""
-        return Sums(self._sessions, self._memory, self._cpus, self._disk)
+        return Sums(self._sessions, self._memory, round(self._cpus, 6), self._disk)
 
     def reserve_disk(self, count: int) -> Reservation:
         """Reserve bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
@@ -468,6 +473,12 @@ class Usage:
             for name, account in asked.items():
                 account.elsewhere = found.get(name, NOTHING)
 
+    async def glance(self, accounts: Iterable[Account]) -> None:
+        """Look as `look` does, but only for a moment: otherwise what was last known stays."""
+        with suppress(StorageError, TimeoutError):
+            async with asyncio.timeout(GLANCE_SECONDS):
+                await self.look(accounts)
+
     async def confirm(self, name: str, reserved: Reservation) -> None:
         """Tell the other gateways of a session's reservation; release it if, with theirs, it is too much.
 
@@ -477,14 +488,17 @@ class Usage:
             return
         account = self.account(name)
         async with account.confirming:
-            while not await self.elsewhere.publish(name, account.sums, account.quotas):
+            for _ in range(MOST_TRIES):
+                if await self.elsewhere.publish(name, account.sums, account.quotas):
+                    return
                 await self.look([account])
-                if not _is_exceeded(account):
-                    continue
-                # Before the next reservation is confirmed, which may fit without this one.
-                with_it = account.sums
-                reserved.release()
-                account.check_sums(with_it.plus(account.sums, -1))
+                if _is_exceeded(account):
+                    break
+            # Before the next reservation is confirmed, which may fit without this one.
+            with_it = account.sums
+            reserved.release()
+            account.check_sums(with_it.plus(account.sums, -1))
+        raise StorageError("Too many gateways use the quotas of this user at the same time; try again")
 
     def _sweep(self) -> None:
         for name, account in tuple(self._accounts.items()):

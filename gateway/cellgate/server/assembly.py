@@ -38,13 +38,11 @@ from cellgate.server.people import Changes, cluster_users, measure_records, open
 from cellgate.server.sessions import open_sessions, recover_sessions
 from cellgate.server.settings import GatewaySettings
 from cellgate.server.storage import open_storage
-from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels.base.threads import ThreadLanes
 from cellgate_kernels.engine.sweep import sweep
-from cellgate_kernels.pool.pool import KernelPool
 
 RUNNING_FILE = "gateway.json"
 SWEEP_SECONDS = 5.0
@@ -89,6 +87,8 @@ class RunningGateway:
             server.stop()
         self.services.kernels.pool.rest()
         self.services.sessions.manager.refuse_work()
+        if (cluster := self.services.storage.cluster) is not None:
+            cluster.membership.tell_room()
 
     async def shut_down(self) -> None:
         """Take no new work, give running cells their grace period, end all kernels unless they are kept."""
@@ -204,8 +204,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
     """Start the tasks beside the requests: old records, samples for metrics, free memory, sleep, load."""
     cluster = services.storage.cluster
     if cluster is not None:
-        keys = services.sessions.manager.keys
-        cluster.membership.measure = partial(_load, services.kernels.pool, keys)
+        cluster.membership.measure = partial(_load, services)
     lanes, purger = services.storage.lanes, services.sessions.manager.purger
     clock = ProvenTime(settings.data_dir)
     retention = Retention(services.storage.journal, purger, settings.storage.retention, clock, lanes.bulk)
@@ -250,10 +249,12 @@ def _share_quotas(services: Services) -> None:
         cluster.shares.own_of = lambda name: usage.account(name).sums
 
 
-def _load(pool: KernelPool, keys: SessionKeys) -> Load:
-    """Return the kernels of this node for the others of its cluster."""
+def _load(services: Services) -> Load:
+    """Return the kernels of this node for the others of its cluster: no room if it takes no work now."""
+    pool = services.kernels.pool
     most = pool.settings.max_kernels
-    return Load(most, most - pool.room() + keys.unmade(), pool.statistics().warm)
+    room = 0 if services.problems() else pool.room() - services.sessions.manager.keys.unmade()
+    return Load(most, most - room, pool.statistics().warm)
 
 
 def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:

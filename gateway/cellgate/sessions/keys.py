@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cellgate.errors import Fenced, ShuttingDown
+from cellgate.errors import Fenced, ShuttingDown, TakesNoWork
 from cellgate.fairness.reservation import Reservation
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import FENCED, Purge
@@ -159,12 +159,12 @@ class SessionKeys:
         return ((key[0], use.opening) for key, use in tuple(self.uses.items()) if use.opening is not None)
 
     def check_open(self) -> None:
-        """Check that the gateway accepts new work. Raises ShuttingDown."""
+        """Check that the gateway accepts new work. Raises TakesNoWork."""
         if self.closing:
-            raise ShuttingDown("The gateway is shutting down and takes no new work")
+            raise TakesNoWork("The gateway is shutting down and takes no new work")
 
     def check_opens(self) -> None:
-        """Check that a session may be opened now. Raises ShuttingDown, Draining."""
+        """Check that a session may be opened now. Raises TakesNoWork, Draining."""
         self.check_open()
         self.ownership.check_opens()
 

@@ -132,15 +132,17 @@ class SessionOpener:
 
     async def open(self, owned: Owned, plan: SessionPlan, opening: Opening) -> Session:
         """Open a new or recorded session: the work of an opening. Raises whatever makes the opening fail."""
-        former = await self.claimed(owned)
+        former, moved = await self._claim(owned)
         executions = 0
         if former is None:
             folder = new_folder() if plan.sharer is None else plan.sharer.folder
             await self._usage.confirm(owned[0], opening.reserved)
+            if moved:
+                await self.keys.ownership.settle(*owned)
             row = _row(await self._journal.begin_session(*owned), owned, plan, folder)
             spec = self._spec(row, plan, self._log(row), automatic=plan.body.checkpoint == AUTO)
         else:
-            spec = await self._resumed(opening, former, plan)
+            spec = await self._resumed(opening, former, plan, moved=moved)
             last = await self._journal.reads.last_execution(former.id)
             executions = last.number if last is not None else 0
         session = self.make(spec)
@@ -149,37 +151,53 @@ class SessionOpener:
         self.add(session, opening.reserved, opening.disk)
         return session
 
-    async def claimed(self, owned: Owned) -> SessionRow | None:
-        """Claim a key, and return the row of its ended session, if there is one.
+    async def claimed(self, owned: Owned) -> None:
+        """Claim a key, and make this gateway the home of its session.
 
         If a lost gateway has left the session open, its end is recorded first. Raises OwnedElsewhere and
         StorageError.
         """
+        row, moved = await self._claim(owned)
+        if moved:
+            await self._settle(owned, row)
+
+    async def _settle(self, owned: Owned, row: SessionRow | None, opening: Opening | None = None) -> None:
+        """Remove the files that this gateway has of a session from before it was elsewhere; be its home.
+
+        `opening`: the one for which it is done.
+        """
+        if row is not None and not await self.workspaces.is_held(row, but=opening):
+            # A cell would take them for the present ones.
+            await self.parts.workspaces.of(folder_of(row)).remove()
+        await self.keys.ownership.settle(*owned)
+
+    async def _claim(self, owned: Owned) -> tuple[SessionRow | None, bool]:
+        """Claim a key; return the row of its ended session, if any, and whether its files are elsewhere."""
         owner = await self.keys.claim(owned)
         row = await self._journal.reads.session(*owned)
-        if owner.moved:
-            if row is not None and not await self.workspaces.is_held(row):
-                # A cell would take files from before the session was elsewhere for the present ones.
-                await self.parts.workspaces.of(folder_of(row)).remove()
-            await self.keys.ownership.settle(*owned)
         left_open = row is not None and row.state != ENDED and self.keys.ownership.shared
         if row is None or not (owner.moved or left_open):
-            return row
+            return row, owner.moved
         # The end of its last life here may still be waiting to be written.
         await self._journal.commit()
         last = await self._journal.reads.session(*owned)
         if last is None or last.state == ENDED:
-            return last
+            return last, owner.moved
         log = await self.stored_log(last, claimed=True)
         await end_lost(self._journal, last, log, LostBy.NODE_LOST)
         with suppress(NotRecorded):
             await log.commit()
         ids = {"principal": owned[0], "session": owned[1], "epoch": log.epoch}
         logger.warning("A session's lost gateway has left it open: its end is recorded now", extra=ids)
-        return await self._journal.reads.session(*owned)
+        return await self._journal.reads.session(*owned), owner.moved
 
-    async def _resumed(self, opening: Opening, former: SessionRow, plan: SessionPlan) -> SessionSpec:
-        """Return the next life of a recorded session, whose log takes events again."""
+    async def _resumed(
+        self, opening: Opening, former: SessionRow, plan: SessionPlan, *, moved: bool
+    ) -> SessionSpec:
+        """Return the next life of a recorded session, whose log takes events again.
+
+        `moved`: whether its files were another gateway's.
+        """
         if plan.sharer is not None and former.folder != plan.sharer.folder:
             raise Conflict(f"Session {former.key!r} is recorded with another workspace; choose another key")
         # The last events of its previous life may still be waiting to be written.
@@ -190,6 +208,9 @@ class SessionOpener:
         resumed = self._terms.resumed(former, life, self.variables.of(former.principal, former.id), plan)
         self._reserve_again(opening, former, plan.limits, resumed.limits)
         await self._usage.confirm(former.principal, opening.reserved)
+        if moved:
+            # Not before all that may refuse the session: the files at its former gateway would be lost.
+            await self._settle((former.principal, former.key), former, opening)
         body = plan.body
         plan = replace(plan, profile=resumed.profile, limits=resumed.limits)
         row = structs.replace(

@@ -13,7 +13,7 @@ from cellgate.files.workspace import folder_name, folder_of
 from cellgate.quotas.usage import Usage
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
-from cellgate.sessions.keys import SessionKeys
+from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.ownership import Owned
 
 
@@ -84,11 +84,14 @@ class SharedWorkspaces:
         elif disk and folder not in self._disks:
             self._disks[folder] = self._usage.account(principal).adopt_disk(disk)
 
-    async def is_held(self, row: SessionRow) -> bool:
-        """Return whether the session's files belong to another session, too, that was not deleted."""
+    async def is_held(self, row: SessionRow, *, but: Opening | None = None) -> bool:
+        """Return whether the session's files belong to another session, too, that was not deleted.
+
+        `but`: an opening of this session.
+        """
         if folder_of(row) not in self._names:
             return False
-        openings = [each for _, each in self._keys.openings()]
+        openings = [each for _, each in self._keys.openings() if each is not but]
         # A caller that deletes a session has waited for its opening.
         if any(each.folder == row.folder and not each.made.done() for each in openings):
             return True

@@ -12,12 +12,17 @@ UNFIT_PATH: Final = (
 """What is said of another one."""
 
 
+def is_workspaces(path: str, *names: str) -> bool:
+    """Return whether a path begins with one of these names of the workspace, by default with any."""
+    return any(path == each or path.startswith(f"{each}/") for each in names or WORKSPACES)
+
+
 def in_workspace(path: str) -> str:
     """Return a path without what leads to the workspace: ``./`` or a name of it; empty for the workspace.
 
     Whoever parses a path calls it, once: a second time it could take away what is to be refused.
     """
-    found = next((each for each in WORKSPACES if path == each or path.startswith(f"{each}/")), "")
+    found = next((each for each in WORKSPACES if is_workspaces(path, each)), "")
     place = len(found) + 1 if found else 0
     while path.startswith("./", place):
         place += 2

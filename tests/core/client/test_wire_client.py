@@ -179,14 +179,14 @@ async def test_the_time_that_a_cell_has_run_does_not_count_as_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its gateway is replaced only then."""
-    monkeypatch.setattr(calls, "OWNER_PATIENCE", 0.2)
+    monkeypatch.setattr(calls, "OWNER_PATIENCE", 0.5)
     answers = [problem("owner_unreachable", 0), answer(b'{"session": "s", "execution": "e"}')]
     begun = asyncio.Event()
 
     async def part(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not begun.is_set():
             begun.set()
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.6)
         else:
             writer.write(answers.pop(0))
 
@@ -195,13 +195,55 @@ async def test_the_time_that_a_cell_has_run_does_not_count_as_waiting(
     assert len(requests) == 3
 
 
+async def test_what_a_gateways_end_has_cancelled_is_repeated_if_that_is_safe() -> None:
+    """It may have been begun; with `Cellgate-Full` it was not."""
+    cancelled = problem("shutting_down", 0)
+    async with answering(cancelled) as (gateway, requests):
+        for call in (
+            gateway.execute_blocks("s", [("python", "1")]),
+            gateway.restart("s"),
+            gateway.create_session(),
+        ):
+            requests.clear()
+            with pytest.raises(GatewayError, match="Not now"):
+                await call
+            assert len(requests) == 1
+    refused = cancelled.replace(b"Retry-After", b"Cellgate-Full: 1\r\nRetry-After")
+    async with answering(refused, answer(b'{"session": "s"}')) as (gateway, requests):
+        await gateway.restart("s")
+        assert len(requests) == 2
+
+
+async def test_a_cell_that_a_proxy_has_lost_is_repeated_at_its_own_gateway_alone() -> None:
+    """Another one knows nothing of its idempotency key."""
+    lost = answer(b"<html>", "502 Bad Gateway")
+    done = answer(b'{"session": "s", "execution": "e"}', headers=f"Cellgate-Owner: {'a' * 32}\r\n")
+    async with answering(lost) as (gateway, requests):
+        with pytest.raises(GatewayError):
+            await gateway.execute("s", "1")
+        assert len(requests) == 1
+    async with answering(done, lost, done) as (gateway, requests):
+        for _ in range(2):
+            await gateway.execute("s", "1")
+        assert len(requests) == 3
+    cut = answer(
+        b'{"reason": "owner_lost", "detail": "The gateway that has the session is gone"}', "502 Bad Gateway"
+    )
+    async with answering(cut, done) as (gateway, requests):
+        await gateway.execute("s", "1")
+        assert len(requests) == 2
+
+
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"])
 async def test_what_a_proxy_has_lost_is_repeated_if_that_is_safe(status: str) -> None:
+    """The session's gateway is known from a former answer."""
     lost = answer(b"<html>", status)
-    result = answer(b'{"session": "s", "execution": "e"}')
-    async with answering(in_turn(lost, lost, result)) as (gateway, requests):
+    owner = f"Cellgate-Owner: {'a' * 32}\r\n"
+    result = answer(b'{"session": "s", "execution": "e"}', headers=owner)
+    async with answering(in_turn(result, lost, lost, result)) as (gateway, requests):
+        await gateway.result("s", "e")
         assert (await gateway.execute("s", "1")).execution == "e"
-    keys = {re.search(rb"(?i)idempotency-key: (\S+)", request) for request in requests}
+    keys = {re.search(rb"(?i)idempotency-key: (\S+)", request) for request in requests[1:]}
     assert len({found and found[1] for found in keys}) == 1
     assert None not in keys
     async with answering(lost) as (gateway, requests):

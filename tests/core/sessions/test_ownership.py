@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,8 +11,18 @@ import pytest
 from msgspec import structs
 from msgspec.json import decode
 
-from cellgate.errors import CannotShare, Conflict, Fenced, NotRecorded, OwnedElsewhere, StorageError
+from cellgate.errors import (
+    CannotShare,
+    Conflict,
+    Fenced,
+    NotRecorded,
+    OwnedElsewhere,
+    PrincipalQuotaExceeded,
+    StorageError,
+)
 from cellgate.execution.request import ExecuteRequest
+from cellgate.quotas.elsewhere import Sums, UseElsewhere
+from cellgate.quotas.quotas import Policy, Quotas
 from cellgate.record.store.interface import FENCED
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.fences import FENCE, Fences
@@ -243,7 +253,7 @@ async def test_old_files_are_gone_before_the_session_is_settled_here(house: Hous
     shared = Shared("here", keys, homes)
     house.manager.keys.ownership = shared
 
-    async def fails(*_: object) -> bool:
+    async def fails(*_: object, **__: object) -> bool:
         raise StorageError("The database is away")
 
     for owner, name in ((house.manager.opener.workspaces, "is_held"), (shared, "settle")):
@@ -449,3 +459,35 @@ async def test_what_a_lost_gateway_left_open_ends_before_the_session_goes_on(
         if event["type"] == "session"
     ]
     assert ends[-2:] == [("ended", "node_lost"), ("idle", "resumed")]
+
+
+async def test_a_session_that_quotas_refuse_keeps_its_files_at_their_gateway(house: House) -> None:
+    """Another gateway has reserved the last session since this one looked."""
+
+    class Full(UseElsewhere):
+        looks = 0
+
+        async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
+            self.looks += 1
+            return {"ada": Sums(1)} if self.looks == 2 else {}
+
+        async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:
+            return self.looks > 2
+
+        def changed(self, principal: str) -> None:
+            """Nobody is told."""
+
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("kept")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    house.manager.keys.ownership = Shared("here", {}, homes)
+    usage = house.manager.opener._usage
+    usage.change(Policy({"user": {"sessions": 1}}))
+    usage.elsewhere = Full()
+    with pytest.raises(PrincipalQuotaExceeded):
+        await house.manager.get_or_create("ada", BODY)
+    assert (homes, len(house.kept())) == ({KEY: THERE}, 1)
+    await house.manager.get_or_create("ada", BODY)
+    assert homes == {KEY: "here"}
+    assert not (house.pool.kernels[-1].folder / "a").exists()

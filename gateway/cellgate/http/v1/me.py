@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from cellgate.errors import StorageError
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
 from cellgate.http.v1.usage import uses
@@ -23,9 +20,7 @@ class MeHandler(BaseHandler):
     )
     async def get(self) -> None:
         account = self.services.people.usage.account(self.principal.name)
-        with suppress(StorageError):
-            # While the database is away, what was last known of other gateways.
-            await self.services.people.usage.look([account])
+        await self.services.people.usage.glance([account])
         self.answer(
             Me(
                 principal=self.principal.name,

@@ -36,7 +36,7 @@ class UsageHandler(BaseHandler):
         query = self.query(UsageQuery)
         usage = self.services.people.usage
         accounts, more = usage.page(query.after, query.limit)
-        await usage.look(accounts)
+        await usage.glance(accounts)
         principals = [
             PrincipalUse(principal=account.name, role=usage.role(account.name), quotas=uses(account))
             for account in accounts

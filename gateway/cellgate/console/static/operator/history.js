@@ -2,8 +2,8 @@
  * What the gateway's metrics were in the last quarter of an hour, as far as this page has asked for them.
  *
  * It asks every five seconds while somebody looks, at first every second, so that lines are there soon. Counters start
- * anew with the gateway: a step down is no fall. Of the gateways of a cluster behind one address, it keeps to the first that
- * answers, as long as that does.
+ * anew with the gateway: a step down is no fall. Of the gateways of a cluster behind one address it keeps each apart, and
+ * shows the first that answers, as long as that does.
  */
 
 import { api } from "../app/api.js";
@@ -15,14 +15,17 @@ const AT_FIRST = 1000;
 /** Moments that are enough for a line. */
 const FEW = 8;
 export const KEPT = 15 * 60_000;
-/** How long a gateway that does not answer is waited for, if others do. */
-const PATIENCE = 30_000;
+/** How long a gateway that does not answer is waited for, if others do: a proxy may choose them a dozen times. */
+const PATIENCE = 60_000;
 
 /**
  * @typedef {{at: number, metrics: Map<string, import("./prometheus.js").Sample[]>}} Moment
  * @type {import("../vendor/preact.js").Signal<{moments: Moment[], problem: any, node: string}>}
  */
 export const history = signal({ moments: [], problem: null, node: "" });
+
+/** The moments of each gateway, by its id. @type {Map<string, Moment[]>} */
+const known = new Map();
 
 let users = 0;
 let timer = /** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined);
@@ -57,11 +60,16 @@ async function ask() {
 
 /** @param {number} at @param {Moment["metrics"]} metrics @param {string} [node] the id of the gateway that has them */
 export function add(at, metrics, node = "") {
-  const { moments, node: former } = history.value;
-  const latest = moments.at(-1);
-  if (latest && node !== former && at - latest.at < PATIENCE) return;
-  const kept = node === former ? moments.filter((moment) => at - moment.at <= KEPT) : [];
-  history.value = { moments: [...kept, { at, metrics }], problem: null, node };
+  for (const [each, moments] of known) {
+    const kept = moments.filter((moment) => at - moment.at <= KEPT);
+    if (kept.length) known.set(each, kept);
+    else known.delete(each);
+  }
+  known.set(node, [...(known.get(node) ?? []), { at, metrics }]);
+  const former = history.value.node;
+  const latest = known.get(former)?.at(-1);
+  const shown = latest && at - latest.at < PATIENCE ? former : node;
+  history.value = { moments: known.get(shown) ?? [], problem: null, node: shown };
 }
 
 /**
