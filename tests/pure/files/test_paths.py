@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -13,13 +14,16 @@ from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 
 
-@pytest.mark.parametrize("unit", ["/", "a/", "a", "\u00e9", "\ud800"])
-def test_a_name_of_any_length_is_measured_before_it_is_taken_apart(unit: str) -> None:
+@pytest.mark.parametrize("parse", [parse_path, parse_folder])
+@pytest.mark.parametrize("unit", ["/", "a/", "a", "./", "\u00e9", "\ud800"])
+def test_a_name_of_any_length_is_measured_before_it_is_taken_apart(
+    unit: str, parse: Callable[[str], object]
+) -> None:
     text = unit * (8 * MIB)
     tracemalloc.start()
     try:
         with pytest.raises(InvalidInput):
-            parse_path(text)
+            parse(text)
         assert tracemalloc.get_traced_memory()[1] < MIB
     finally:
         tracemalloc.stop()
