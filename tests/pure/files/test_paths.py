@@ -10,6 +10,7 @@ import pytest
 from cellgate.files.tree import parse_folder, parse_path
 from cellgate.processes.request import check_process
 from cellgate.wire.models import ProcessBody
+from cellgate.wire.paths import in_workspace, is_workspaces
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 
@@ -46,3 +47,9 @@ def test_the_name_of_a_workspace_is_taken_away_once(path: str) -> None:
 def test_a_folder_may_be_the_workspace_itself(path: str) -> None:
     assert parse_folder(path) == ()
     assert check_process(ProcessBody(["ls"], cwd=path), waits=True).cwd == ""
+
+
+@pytest.mark.parametrize("path", ["/workspace2", "/workspace2/a", "/mnt/database", "/home/users/a"])
+def test_what_only_begins_like_a_workspace_is_none(path: str) -> None:
+    assert not is_workspaces(path)
+    assert in_workspace(path) == path
