@@ -129,7 +129,7 @@ class Calls:
             return pause if self.attempts > 1 and waited + pause <= OWNER_PATIENCE else None
         if not repeatable or not _was_lost(error) or failures >= self.attempts:
             return None
-        return RETRY_PAUSE * 2 ** (failures - 1)
+        return RETRY_PAUSE * 2.0 ** (failures - 1)
 
     async def _call(
         self,
