@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from tornado.httputil import HTTPHeaders
 
 from cellgate.errors import HopRefused
+from cellgate.http.hop.hop import TELL_SECONDS, Hop
 from cellgate.http.hop.signature import GOOD_SECONDS, HopPlace, HopSigner
 from cellgate.http.listener.forwarded import Forwarded
+from cellgate.sessions.keys import SessionKeys
+from cellgate.sessions.ownership import Alone
 from cellgate.wire.owner import HOP, made_at, new_id, node_in
 
 KEY = b"k" * 32
@@ -75,6 +80,32 @@ def test_two_headers_are_none() -> None:
     headers.add(HOP, signed)
     with pytest.raises(HopRefused):
         signer("other").read("GET", "/", headers)
+
+
+async def test_the_log_says_again_after_an_hour_why_requests_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody who only names a gateway would otherwise keep the log from ever saying that of itself."""
+    now = 0.0
+    place = HopPlace("one", "http://one", KEY)
+    hop = Hop(place, SessionKeys(Alone()), lambda: {"one", NODE}, lambda: now)
+
+    def errors_after(seconds: float, *named: str) -> list[str]:
+        """The nodes that errors in the log are about, when requests have named these."""
+        nonlocal now
+        now += seconds
+        caplog.clear()
+        for node in named:
+            with pytest.raises(HopRefused):
+                hop.client_of("GET", "/", HTTPHeaders({HOP: f"{node} 1000 ::1 http bad"}))
+        errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+        return [str(record.args[0]) for record in errors if isinstance(record.args, tuple)]
+
+    others = [NODE[:8], NODE[:15], f"{NODE}0", "one", "", "f" * 32]
+    assert errors_after(0, NODE, *others, NODE) == [NODE]
+    assert errors_after(TELL_SECONDS - 1, NODE, *others) == []
+    assert errors_after(1, *others, NODE, NODE) == [NODE]
+    await hop.close()
 
 
 def test_ids_name_the_gateway_that_made_them() -> None:

@@ -82,9 +82,20 @@ BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
 Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
 LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
 DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
+_UNSHARED = """rest AS MATERIALIZED (SELECT s.principal, s.by_node - g.id AS by_node
+        FROM shares AS s JOIN gone AS g ON s.by_node ? g.id ORDER BY s.principal FOR UPDATE OF s),
+    emptied AS (DELETE FROM shares AS s USING rest AS r
+        WHERE s.principal = r.principal AND r.by_node = jsonb_build_object()),
+    reduced AS (UPDATE shares AS s SET by_node = r.by_node FROM rest AS r
+        WHERE s.principal = r.principal AND r.by_node <> jsonb_build_object())"""
+"""Removes the use of the nodes in `gone`, and rows that have no other node's. All nodes lock the rows in one
+order, so they never wait for each other in a circle. `rest` is read from the locked rows, which may be newer
+than the statement's snapshot.
+"""
 REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
         AND (state = 'down' OR NOT ({_LIVES})) RETURNING id),
-    freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone))
+    freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone)),
+    {_UNSHARED}
     SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
 
@@ -180,5 +191,5 @@ SHARE: Final = f"""WITH {_ME}, written AS (INSERT INTO shares AS s (principal, b
 """Replaces what a principal uses at this node, unless it is too much together with the others' use. A limit
 that is NULL is none. Returns whether the node is this process, and whether the use was replaced.
 """
-UNSHARE: Final = "UPDATE shares SET by_node = by_node - %(node)s::text WHERE by_node ? %(node)s::text"
+UNSHARE: Final = f"WITH gone AS (SELECT %(node)s::text AS id), {_UNSHARED} SELECT id FROM gone"  # noqa: S608
 """Removes what a former process of this node used."""

@@ -21,6 +21,6 @@ def open_hop(
         return None
     member = storage.cluster.membership
     place = HopPlace(member.node, member.settings.advertise, users.key.derived(HOP_PURPOSE))
-    hop = Hop(place, keys)
+    hop = Hop(place, keys, lambda: member.nodes)
     stack.push_async_callback(hop.close)
     return hop

@@ -12,6 +12,7 @@ from tornado.httputil import HTTPHeaders
 
 from cellgate.errors import HopRefused
 from cellgate.http.listener.forwarded import Forwarded
+from cellgate.http.listener.recent_gateways import KNOWN_SECONDS, RecentGateways
 from cellgate.http.listener.settings import ListenerSettings
 from tests.support.listening import Plain, listening, sending
 
@@ -102,6 +103,21 @@ async def test_many_that_come_at_once_are_not_taken_for_one_client(port: int) ->
         for number, way in enumerate(silent):
             await asyncio.get_running_loop().sock_sendall(way, head("/held", f"203.0.113.{number}"))
             assert await told(way) == (200, f"203.0.113.{number}")
+
+
+async def test_an_address_from_which_nothing_is_handed_on_any_more_is_a_strangers_again() -> None:
+    """It may be that of a router, with strangers behind it, or another machine's by now."""
+    now = 0.0
+    settings = ListenerSettings(per_address=PER_ADDRESS, handed_on=client_of)
+    async with listening({"/short": Short}, settings=settings) as (port, listener), AsyncExitStack() as stack:
+        listener.gateways = RecentGateways(clock=lambda: now)
+        async with sending(port, head("/short", "198.51.100.9")) as way:
+            assert await told(way) == (200, "198.51.100.9")
+        now = KNOWN_SECONDS
+        silent = [await stack.enter_async_context(sending(port, b"")) for _ in range(PER_ADDRESS)]
+        asking = await stack.enter_async_context(sending(port, head("/short", None)))
+        assert await told(asking) == (200, STRANGER)
+        assert [is_over(way) for way in silent] == [True] * PER_ADDRESS
 
 
 async def test_a_kept_connection_counts_for_nobody_and_then_for_its_next_client(port: int) -> None:

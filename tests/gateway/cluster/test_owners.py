@@ -539,6 +539,77 @@ async def test_of_racing_nodes_as_many_use_a_quota_as_fit(members: Members) -> N
             await each.close()
 
 
+def uses(db: psycopg.Connection[Any]) -> dict[str, list[str]]:
+    """The nodes in the rows of principals' uses."""
+    rows = db.execute("SELECT principal, by_node FROM shares").fetchall()
+    return {principal: sorted(by_node) for principal, by_node in rows}
+
+
+async def share(node: KeyOwners, members: Members, *principals: str) -> None:
+    """Let principals use something at a node whose process ends then."""
+    shares = await QuotaShares.open(node._membership, members.address)
+    for principal in principals:
+        assert await shares.publish(principal, Sums(1, 64, 0.1, 1), Quotas())
+    await shares.close()
+
+
+async def test_of_uses_nothing_is_left_when_their_nodes_are_gone(members: Members) -> None:
+    one, other = await members.join("one"), await members.join("other")
+    with contextlib.closing(connect(members.address)) as db:
+        await share(one, members, "ada", "bob")
+        await share(other, members, "bob", "eve")
+        assert uses(db) == {"ada": ["one"], "bob": ["one", "other"], "eve": ["other"]}
+        await one._membership.close()
+        NodeTable(members.address).remove("one")
+        assert uses(db) == {"bob": ["other"], "eve": ["other"]}
+        await share(other, members, "zoe")
+        assert uses(db) == {"zoe": ["other"]}
+
+
+@contextlib.asynccontextmanager
+async def starting(node: KeyOwners, members: Members) -> AsyncGenerator[None, None]:
+    """A node's start that waits for whoever has a row of uses; it must succeed in the end."""
+    start = asyncio.create_task(QuotaShares.open(node._membership, members.address))
+    try:
+        with contextlib.closing(connect(members.address)) as db:
+
+            def waits() -> bool:
+                return bool(db.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall())
+
+            await eventually(waits)
+            yield
+    finally:
+        shares = await start
+        await shares.close()
+
+
+async def test_nodes_that_start_together_do_not_wait_for_each_other_in_a_circle(members: Members) -> None:
+    """Whoever waits for the first row has no later one, wherever the rows are in the table."""
+    one = await members.join("one")
+    await share(one, members, "bob", "ada")
+    with contextlib.closing(connect(members.address)) as db:
+        db.execute("BEGIN")
+        db.execute("SELECT FROM shares WHERE principal = 'ada' FOR UPDATE")
+        async with starting(one, members):
+            try:
+                db.execute("SELECT FROM shares WHERE principal = 'bob' FOR UPDATE NOWAIT")
+            finally:
+                db.execute("ROLLBACK")
+        assert uses(db) == {}
+
+
+async def test_of_two_nodes_that_leave_a_row_together_the_last_one_removes_it(members: Members) -> None:
+    one, other = await members.join("one"), await members.join("other")
+    await share(one, members, "ada")
+    await share(other, members, "ada")
+    with contextlib.closing(connect(members.address)) as db:
+        db.execute("BEGIN")
+        db.execute(statements.UNSHARE, other._membership.asked())
+        async with starting(one, members):
+            db.execute("COMMIT")
+        assert uses(db) == {}
+
+
 async def test_nodes_know_each_other(members: Members) -> None:
     one, other = await members.join("one"), await members.join("other")
     one._membership.measure = lambda: Load(8, 3, 2)

@@ -719,6 +719,44 @@ def test_gateways_that_start_at_once_make_the_tables_once(database: str) -> None
         pool.map(open_record, range(8))
 
 
+def test_cells_that_wait_are_counted_without_a_look_at_those_that_have_ended(database: str) -> None:
+    with closing(connect(RecordAddress.of(database))) as db:
+        bring_up(db)
+        db.execute(
+            "INSERT INTO executions SELECT 1, 'e' || n, n, 'm', 1, 1, CASE WHEN n < 20000 THEN 'ok' END, ''"
+            " FROM generate_series(1, 20000) AS s (n)"
+        )
+        db.execute(statements.ANALYZE)
+        assert db.execute(statements.UNFINISHED_COUNTS, ([1],)).fetchall() == [(1, 1)]
+        plan = db.execute(f"EXPLAIN {statements.UNFINISHED_COUNTS}", ([1],)).fetchall()
+        assert "executions_unfinished" in str(plan)
+
+
+def test_tables_of_an_earlier_version_get_the_index_that_they_lack(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or go without it, where the gateway's user may not make it."""
+
+    def has_index() -> bool:
+        return bool(db.execute(statements.HAS_UNFINISHED_INDEX).fetchone() == (True,))
+
+    with closing(connect(RecordAddress.of(database))) as db:
+        bring_up(db)
+        db.execute("DROP INDEX executions_unfinished")
+        db.execute("CREATE ROLE writer")
+        db.execute("GRANT USAGE ON SCHEMA cellgate TO writer")
+        db.execute("GRANT ALL ON ALL TABLES IN SCHEMA cellgate TO writer")
+        db.execute("SET ROLE writer")
+        assert bring_up(db).purges == []
+        assert "Let its owner run, in the schema cellgate: CREATE INDEX" in caplog.text
+        db.execute("RESET ROLE")
+        assert not has_index()
+        bring_up(db)
+        assert has_index()
+        db.execute("DROP OWNED BY writer")
+        db.execute("DROP ROLE writer")
+
+
 async def test_a_database_that_can_not_keep_a_record_is_a_clear_error(
     postgres_server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final, Protocol
 
@@ -34,7 +34,8 @@ from cellgate_kernels.base.tasks import guarded
 
 logger = logging.getLogger(__name__)
 
-NODE: Final = re.compile("[0-9a-f]{8,64}")
+TELL_SECONDS: Final = 3600.0
+"""Seconds after which the log says again why a gateway's requests are refused."""
 OWNER_NAMED: Final = "The gateway that has the session"
 EVICTED_SECONDS: Final = 1.0
 """Seconds in which the owner closes a WebSocket, whose login has ended, in its own protocol."""
@@ -57,21 +58,33 @@ class HoppingHandler(RelayedHandler, Protocol):
 
 
 class Hop:
-    """This gateway's way to the others. `keys`: the sessions here, and who has the others."""
+    """This gateway's way to the others. `keys`: the sessions here, and who has the others.
 
-    def __init__(self, place: HopPlace, keys: SessionKeys) -> None:
+    `nodes`: returns the ids of all gateways of the cluster. `clock`: the monotonic one.
+    """
+
+    def __init__(
+        self,
+        place: HopPlace,
+        keys: SessionKeys,
+        nodes: Callable[[], Collection[str]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.signer = HopSigner(place)
         self.address = place.address
         self._place = place
         self._keys = keys
+        self._nodes = nodes
+        self._clock = clock
         self._watch = SilenceWatch()
         self._peers = Peers(self._watch)
-        self._told: set[tuple[str, bool]] = set()
+        # When the log said of a node, "" for all unknown ones, that clocks are apart, or signatures bad.
+        self._told: dict[tuple[str, bool], float] = {}
 
     def client_of(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
         """Return whose a request is that another gateway hands on; None for any other request.
 
-        Raises HopRefused; the first time for each gateway, the log says what to do.
+        Raises HopRefused; at most once an hour for each gateway, the log says what to do.
         """
         try:
             return self.signer.read(method, target, headers)
@@ -80,12 +93,14 @@ class Hop:
             raise
 
     def _tell(self, error: HopRefused) -> None:
-        # A node that the cluster does not have may be anybody's invention: all of these are told of once.
-        known = NODE.fullmatch(error.node) and self._keys.ownership.address_of(error.node) is not None
-        node = error.node if known else ""
-        if (node, error.apart is None) in self._told:
+        # A node that the cluster does not have may be anybody's invention: all of these count as one.
+        node = error.node if error.node != self._place.node and error.node in self._nodes() else ""
+        now = self._clock()
+        self._told = {fault: at for fault, at in self._told.items() if now - at < TELL_SECONDS}
+        fault = node, error.apart is None
+        if fault in self._told:
             return
-        self._told.add((node, error.apart is None))
+        self._told[fault] = now
         if error.apart is not None:
             logger.error(
                 "Refused a request that the node %s hands on: the clocks are %.0f s apart, and %d s are"

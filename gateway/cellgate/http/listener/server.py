@@ -39,6 +39,7 @@ from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.client_pace import StreamPhase
 from cellgate.http.listener.lingering import Lingering
+from cellgate.http.listener.recent_gateways import RecentGateways
 from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings, for_principals
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, answer_of, say
@@ -94,8 +95,8 @@ class Listener(HTTPServer):
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
-        # Addresses of gateways that have handed requests on: their connections count for their clients.
-        self._gateways: set[str] = set()
+        # Connections of gateways that hand requests on count for their clients.
+        self.gateways = RecentGateways()
         # Bytes of connections that are closed.
         self._transferred = 0, 0
         self._listening: dict[int, socket.socket] = {}
@@ -171,7 +172,7 @@ class Listener(HTTPServer):
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
         proxied = self._limits.proxies.trusts(_ip(address))
-        origin = PROXY if proxied or _ip(address) in self._gateways else origin_of(address)
+        origin = PROXY if proxied or _ip(address) in self.gateways else origin_of(address)
         if self._has_too_many(origin, 1):
             self._evict([s for s in self._streams if s.origin == origin], "evicted")
         if len(self._streams) >= self._limits.connections:
@@ -355,7 +356,7 @@ class Listener(HTTPServer):
                 return False
             stream.is_handed_on = handed_on is not None
             if handed_on is not None:
-                self._gateways.add(stream.address)
+                self.gateways.add(stream.address)
                 context.remote_ip, context.protocol = handed_on.address, handed_on.scheme
                 return self._counts(stream, handed_on.address)
         if stream.proxy is None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+
+from psycopg import errors
 
 from cellgate.record.store.postgresql import reads, statements
 from cellgate.record.store.postgresql.record_connection import Connection
-from cellgate.record.store.postgresql.schema import RECORD, Schema
+from cellgate.record.store.postgresql.schema import RECORD, Schema, make_tables
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = Schema(
     "cellgate",
@@ -32,5 +37,23 @@ def bring_up(db: Connection) -> Beginnings:
     if not SCHEMA.is_made(db):
         SCHEMA.make(db)
     SCHEMA.check(db)
+    _add_index(db)
     purges = [session_id for (session_id,) in db.execute(statements.PURGES)]
     return Beginnings(purges, reads.last_activity(db))
+
+
+def _add_index(db: Connection) -> None:
+    """Make the index that tables of an earlier version lack, if the gateway's user may do so."""
+    row = db.execute(statements.HAS_UNFINISHED_INDEX).fetchone()
+    if row is not None and row[0]:
+        # Making it "if not exists" would wait for all writers, to find that it exists.
+        return
+    try:
+        with db.transaction():
+            make_tables(db, RECORD, statements.UNFINISHED_INDEX)
+    except errors.InsufficientPrivilege:
+        logger.warning(
+            "The record's table executions lacks an index, without which lists of sessions are slow, and the"
+            " gateway's user does not own the table. Let its owner run, in the schema cellgate: %s",
+            " ".join(statements.UNFINISHED_INDEX.split()),
+        )

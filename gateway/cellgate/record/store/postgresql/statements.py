@@ -48,7 +48,12 @@ EXECUTION_COLUMNS: Final = (
     "session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key, request_hash"
 )
 EVENT_COLUMNS: Final = "session_id, seq, type, execution, body, hash"
-TABLES: Final = """
+UNFINISHED_INDEX: Final = """CREATE INDEX IF NOT EXISTS executions_unfinished
+    ON executions (session_id, number) WHERE status IS NULL"""
+"""Without it each list of sessions in a cluster would read all executions of the sessions open elsewhere."""
+HAS_UNFINISHED_INDEX: Final = """SELECT EXISTS (SELECT FROM pg_indexes
+    WHERE schemaname = 'cellgate' AND indexname = 'executions_unfinished')"""
+TABLES: Final = f"""
 CREATE SCHEMA cellgate;
 SET LOCAL search_path = cellgate, pg_catalog;
 CREATE TABLE about (version integer NOT NULL);
@@ -98,6 +103,7 @@ CREATE TABLE executions (
 ) WITH (fillfactor = 70);
 CREATE INDEX executions_of_key ON executions (session_id, idempotency_key, number)
     WHERE idempotency_key IS NOT NULL;
+{UNFINISHED_INDEX};
 CREATE TABLE events (
     session_id bigint NOT NULL,
     seq bigint NOT NULL,
