@@ -72,6 +72,14 @@ def test_what_services_need_is_there() -> None:
             assert (DEPLOY / service["build"]["context"] / "Dockerfile").is_file()
 
 
+def test_the_proxy_sees_its_own_folder_alone() -> None:
+    """Beside the file of Compose is `.env`, with the administrator's token."""
+    (mounted,) = services()["proxy"]["volumes"]
+    source, target, access = mounted.split(":")
+    assert (target, access) == ("/usr/local/etc/haproxy", "ro")
+    assert [each.name for each in (DEPLOY / source).iterdir()] == ["haproxy.cfg"]
+
+
 def test_gateways_differ_in_their_numbers_alone() -> None:
     """So that a further one is a copy; HAProxy and the making of ids know the same."""
     numbers = [name.removeprefix("gateway-") for name in gateways()]
@@ -80,7 +88,7 @@ def test_gateways_differ_in_their_numbers_alone() -> None:
     assert len(plain) == 1
     assert services()["setup"]["command"] == numbers
     assert services()["proxy"]["depends_on"] == [*gateways()]
-    servers = re.findall(r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy.cfg").read_text(), re.MULTILINE)
+    servers = re.findall(r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy" / "haproxy.cfg").read_text(), re.MULTILINE)
     assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 3
 
 

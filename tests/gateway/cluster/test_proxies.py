@@ -71,7 +71,7 @@ def haproxy_before(pair: Pair, folder: Path, port: int) -> list[str]:
         "    server 33333333 gateway-3:8888\n": "",
         "maxconn 4000": f"maxconn 4000\n    stats socket {folder}/haproxy.sock",
     }
-    return haproxy(folder, replaced("haproxy.cfg", changes))
+    return haproxy(folder, replaced("haproxy/haproxy.cfg", changes))
 
 
 def envoy_before(hosts: Iterable[str], folder: Path, port: int) -> list[str]:
