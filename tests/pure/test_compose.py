@@ -89,7 +89,7 @@ def test_gateways_differ_in_their_numbers_alone() -> None:
     assert services()["setup"]["command"] == numbers
     assert services()["proxy"]["depends_on"] == [*gateways()]
     servers = re.findall(r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy" / "haproxy.cfg").read_text(), re.MULTILINE)
-    assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 3
+    assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 4
 
 
 def test_serve_knows_the_gateways_settings() -> None:
