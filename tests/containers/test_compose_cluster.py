@@ -226,9 +226,10 @@ def is_unbroken(client: Client) -> bool:
 
 def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
     """No password is in the file, and a user who was added at one gateway is known to all."""
-    made = {each.name: each.stat().st_mode & 0o777 for each in (cluster.data / "secrets").iterdir()}
-    assert made == {"cluster.key": 0o600, "password": 0o600, "pgpass": 0o600}
-    assert len((cluster.data / "secrets" / "password").read_text()) == 48
+    place = cluster.data / "secrets"
+    made = {str(each.relative_to(place)): each.stat().st_mode & 0o777 for each in place.glob("*/*")}
+    assert made == {"database/password": 0o600, "gateways/cluster.key": 0o600, "gateways/pgpass": 0o600}
+    assert len((place / "database" / "password").read_text()) == 48
     cluster.cellgate("gateway-2", "user", "add", "ada")
     token = json.loads(cluster.cellgate("gateway-3", "token", "create", "--user", "ada", "--json"))["token"]
     with Gateway.sync(cluster.url, token) as gateway:

@@ -80,6 +80,28 @@ def test_the_proxy_sees_its_own_folder_alone() -> None:
     assert [each.name for each in (DEPLOY / source).iterdir()] == ["haproxy.cfg"]
 
 
+def test_the_database_has_no_secret_but_its_own() -> None:
+    """The cluster's key, which encrypts users' secrets in the database, is not beside them."""
+    (of_database,) = _sources("database", "/run/cellgate")
+    (of_gateways,) = {source for name in gateways() for source in _sources(name, "/run/cellgate")}
+    made = dict(re.findall(r"keep secrets/(\w+)/([\w.]+)", services()["setup"]["entrypoint"][2]))
+    assert (Path(of_database).name, Path(of_gateways).name) == ("database", "gateways")
+    assert Path(of_database).parent == Path(of_gateways).parent
+    assert made["database"] == "password"
+
+
+def test_no_build_and_no_commit_takes_the_file_of_variables() -> None:
+    """The guide keeps the administrator's token in `deploy/.env`."""
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
+    assert "**/.env" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def _sources(service: str, target: str) -> list[str]:
+    """What a service has at a place."""
+    mounts = [volume.split(":") for volume in services()[service]["volumes"]]
+    return [source for source, place, *_ in mounts if place == target]
+
+
 def test_gateways_differ_in_their_numbers_alone() -> None:
     """So that a further one is a copy; HAProxy and the making of ids know the same."""
     numbers = [name.removeprefix("gateway-") for name in gateways()]
