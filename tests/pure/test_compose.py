@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from cellgate.cli.serve.serve import ServeApp
@@ -70,6 +71,19 @@ def test_what_services_need_is_there() -> None:
     for service in services().values():
         if "build" in service:
             assert (DEPLOY / service["build"]["context"] / "Dockerfile").is_file()
+
+
+@pytest.mark.parametrize("file", [FILE, DEPLOY / "compose.yaml"])
+def test_images_that_are_built_here_are_pulled_from_nowhere(file: Path) -> None:
+    """Anybody could give a registry one of this name, and the gateway has the engine's socket."""
+    found = yaml.safe_load(filled(file.read_text(), {"CELLGATE_TOKEN": "a-long-token"}))["services"]
+    ours = {
+        name: ("build" in each, each.get("pull_policy"))
+        for name, each in found.items()
+        if each.get("image", "").startswith("cellgate/")
+    }
+    assert ours
+    assert {name: policy for name, (built, policy) in ours.items() if policy != ("build" if built else "never")} == {}
 
 
 def test_the_proxy_sees_its_own_folder_alone() -> None:
