@@ -83,7 +83,9 @@ def test_images_that_are_built_here_are_pulled_from_nowhere(file: Path) -> None:
         if each.get("image", "").startswith("cellgate/")
     }
     assert ours
-    assert {name: policy for name, (built, policy) in ours.items() if policy != ("build" if built else "never")} == {}
+    assert {
+        name: policy for name, (built, policy) in ours.items() if policy != ("build" if built else "never")
+    } == {}
 
 
 def test_the_proxy_sees_its_own_folder_alone() -> None:
@@ -124,7 +126,9 @@ def test_gateways_differ_in_their_numbers_alone() -> None:
     assert len(plain) == 1
     assert services()["setup"]["command"] == numbers
     assert services()["proxy"]["depends_on"] == [*gateways()]
-    servers = re.findall(r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy" / "haproxy.cfg").read_text(), re.MULTILINE)
+    servers = re.findall(
+        r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy" / "haproxy.cfg").read_text(), re.MULTILINE
+    )
     assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 4
 
 

@@ -25,6 +25,7 @@ from tornado.httpclient import HTTPRequest
 
 from cellgate.client import Gateway
 from tests.conftest import StartGateway
+from tests.support.certificates import Authority
 from tests.support.free_ports import free_port
 from tests.support.nodes import OWNER, Pair, pair, pair_of
 from tests.support.proxies import envoy, haproxy, replaced, require_proxy, started
@@ -43,6 +44,12 @@ class Answer(NamedTuple):
 
 
 SESSIONS, REQUESTS = 100, 1000
+FORWARDED = {
+    "X-Forwarded-For": "192.0.2.1",
+    "X-Forwarded-Proto": "https",
+    "X-Forwarded-Host": "gateway.example.org",
+}
+"""What a proxy before HAProxy says, or a client that pretends to be one."""
 GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "outgrow-one-machine.md"
 
 
@@ -64,8 +71,10 @@ def digits(pair: Pair) -> dict[str, str]:
     return {pair.node(each)[:8]: each.host for each in (pair.one, pair.other)}
 
 
-def haproxy_before(hosts: Mapping[str, str], folder: Path, port: int) -> list[str]:
-    """HAProxy's command, before these two, by the first digits of their ids."""
+def haproxy_before(
+    hosts: Mapping[str, str], folder: Path, port: int, more: Mapping[str, str] | None = None
+) -> list[str]:
+    """HAProxy's command, before these two, by the first digits of their ids; `more` words to replace."""
     one, other = hosts
     changes = {
         "bind :8888": f"bind 127.0.0.1:{port}",
@@ -75,6 +84,7 @@ def haproxy_before(hosts: Mapping[str, str], folder: Path, port: int) -> list[st
         "22222222": other,
         "    server 33333333 gateway-3:8888\n": "",
         "maxconn 4000": f"maxconn 4000\n    stats socket {folder}/haproxy.sock",
+        **(more or {}),
     }
     return haproxy(folder, replaced("haproxy/haproxy.cfg", changes))
 
@@ -170,18 +180,27 @@ def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
         both = (pair.one, pair.other)
         port = free_port()
         proxy = f"127.0.0.1:{port}"
-        with started(haproxy_before(digits(pair), tmp_path, port), tmp_path, port), ThreadPoolExecutor(1) as thread:
+        with (
+            started(haproxy_before(digits(pair), tmp_path, port), tmp_path, port),
+            ThreadPoolExecutor(1) as thread,
+        ):
 
             def execute(session: str) -> Answer:
                 with closing(http.client.HTTPConnection(proxy, timeout=PATIENCE)) as connection:
                     return _ask(connection, "POST", f"/v1/sessions/{session}/execute", '{"code": "1"}')
 
             first = execute("first")
-            until(lambda: _states(tmp_path, "openers") == ["DOWN", "UP"], "HAProxy does not see that a gateway is full")
+            until(
+                lambda: _states(tmp_path, "openers") == ["DOWN", "UP"],
+                "HAProxy does not see that a gateway is full",
+            )
             second = execute("second")
             assert (first.status, second.status) == (200, 200)
             assert {first.headers[OWNER], second.headers[OWNER]} == set(map(pair.node, both))
-            until(lambda: _states(tmp_path, "openers") == ["DOWN", "DOWN"], "HAProxy does not see that all are full")
+            until(
+                lambda: _states(tmp_path, "openers") == ["DOWN", "DOWN"],
+                "HAProxy does not see that all are full",
+            )
             waiting = thread.submit(execute, "third")
             until(lambda: sum(_waiting(each) for each in both) == 1, "no session waits")
             for session in ("first", "second"):
@@ -255,10 +274,11 @@ async def test_events_pass_as_they_happen_and_a_websocket_passes(pair: Pair, pro
 
 
 class Stub:
-    """A server in the place of a gateway: it is alive, and answers what is posted with a status, or as full."""
+    """A server in the place of a gateway: it is alive, and answers each POST with a status, or as full."""
 
     def __init__(self, status: int, *, digit: str = "0", is_ready: bool = True) -> None:
         self.asked: list[bytes] = []
+        self.told: dict[str, str | None] = {}
         self.id = digit * 32
         self.is_ready = is_ready
         stub = self
@@ -271,6 +291,7 @@ class Stub:
 
             def do_POST(self) -> None:
                 stub.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+                stub.told = {name: self.headers[name] for name in FORWARDED}
                 self._answer(status)
 
             def _answer(self, status: int) -> None:
@@ -366,6 +387,38 @@ def test_gateways_that_take_no_new_work_are_asked_if_no_other_does(name: str, tm
                 assert {ask(path) for _ in range(20)} == {node}
             if name == "haproxy":
                 assert len({ask("/api/kernels") for _ in range(20)}) == 1
+
+
+@pytest.mark.parametrize("tls", ["nowhere", "here", "before"])
+def test_gateways_learn_who_asks_and_whether_by_tls(tls: str, tmp_path: Path) -> None:
+    """HAProxy says what it sees itself; what comes from elsewhere counts if that proxy's address is named."""
+    require_proxy("haproxy")
+    port, secure_port = free_port(), free_port()
+    authority = Authority(tmp_path)
+    pem = tmp_path / "cellgate.pem"
+    pem.write_bytes(b"".join(file.read_bytes() for file in authority.issue("proxy")))
+    changes: dict[str, dict[str, str]] = {
+        "nowhere": {},
+        "here": {
+            "# bind :8443 ssl": f"bind 127.0.0.1:{secure_port} ssl",
+            "/usr/local/etc/haproxy/cellgate.pem": str(pem),
+        },
+        "before": {"acl before always_false": "acl before src 127.0.0.1"},
+    }
+    with closing(Stub(200, digit="1")) as one, closing(Stub(200, digit="2")) as other:
+        hosts = {each.id[:8]: each.host for each in (one, other)}
+        command = haproxy_before(hosts, tmp_path, port, changes[tls])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        if tls == "here":
+            context = authority.context()
+            connection = http.client.HTTPSConnection("127.0.0.1", secure_port, timeout=60, context=context)
+        with started(command, tmp_path, port), closing(connection):
+            connection.request("POST", "/v1/execute", b"{}", FORWARDED)
+            assert connection.getresponse().status == 200
+    (told,) = (each.told for each in (one, other) if each.asked)
+    scheme = "https" if tls == "here" else "http"
+    own = {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": scheme, "X-Forwarded-Host": None}
+    assert told == (FORWARDED if tls == "before" else own)
 
 
 def test_a_request_that_may_have_been_carried_out_is_not_repeated(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class JupyterHandler(BaseHandler):
         raise NotFound(f"Kernel does not exist: {wanted[:100]}")
 
     async def start(self, name: str | None, env: dict[str, str], path: str | None = None) -> Session:
-        """Return a session with a fresh kernel of this gateway; `path`: the document that it is for, its title.
+        """Return a session with a fresh kernel of this gateway; `path`: the kernel's document, its title.
 
         A full gateway keeps the request waiting even if another one has room: lists of kernels have those of
         one gateway, so the proxy in front sends all such requests of a token to the same one.
