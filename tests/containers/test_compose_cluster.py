@@ -34,6 +34,7 @@ from tests.support.server import PATIENCE, until
 
 TOKEN = secrets.token_hex(16)
 FILE = "compose-cluster.yaml"
+HAPROXY = "haproxy/haproxy.cfg"
 PROJECT = "cellgate-test-cluster"
 GATEWAYS = ("gateway-1", "gateway-2", "gateway-3")
 CLIENTS = 6
@@ -118,8 +119,9 @@ def cluster(docker: None) -> Iterator[Cluster]:
     place = Path(tempfile.mkdtemp(prefix="cg-cluster-"))
     deploy, data, port = place / "deploy", place / "data", free_port()
     deploy.mkdir()
-    for name in (FILE, "haproxy.cfg"):
-        shutil.copy(DEPLOY / name, deploy)
+    (deploy / HAPROXY).parent.mkdir()
+    for name in (FILE, HAPROXY):
+        shutil.copy(DEPLOY / name, deploy / name)
     settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port), "CELLGATE_DATA_DIR": str(data)}
     settings |= make_stand_ins(engine)
     with composed(engine, PROJECT, DEPLOY / FILE, settings) as build:
@@ -224,9 +226,10 @@ def is_unbroken(client: Client) -> bool:
 
 def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
     """No password is in the file, and a user who was added at one gateway is known to all."""
-    made = {each.name: each.stat().st_mode & 0o777 for each in (cluster.data / "secrets").iterdir()}
-    assert made == {"cluster.key": 0o600, "password": 0o600, "pgpass": 0o600}
-    assert len((cluster.data / "secrets" / "password").read_text()) == 48
+    place = cluster.data / "secrets"
+    made = {str(each.relative_to(place)): each.stat().st_mode & 0o777 for each in place.glob("*/*")}
+    assert made == {"database/password": 0o600, "gateways/cluster.key": 0o600, "gateways/pgpass": 0o600}
+    assert len((place / "database" / "password").read_text()) == 48
     cluster.cellgate("gateway-2", "user", "add", "ada")
     token = json.loads(cluster.cellgate("gateway-3", "token", "create", "--user", "ada", "--json"))["token"]
     with Gateway.sync(cluster.url, token) as gateway:
@@ -279,7 +282,7 @@ def test_sessions_of_a_gateway_that_is_gone_go_on_elsewhere(cluster: Cluster) ->
 
 def test_a_fourth_gateway_comes_and_goes(cluster: Cluster) -> None:
     """Written into the file as a copy of the third, and into HAProxy's; no other gateway is touched."""
-    file, proxy = cluster.deploy / FILE, cluster.deploy / "haproxy.cfg"
+    file, proxy = cluster.deploy / FILE, cluster.deploy / HAPROXY
     text = file.read_text()
     block = text[text.index("  gateway-3:\n") : text.index("  proxy:\n")]
     file.write_text(
@@ -319,5 +322,5 @@ def test_a_fourth_gateway_comes_and_goes(cluster: Cluster) -> None:
     assert cluster.kernels("gateway-4") == []
     assert [cluster.container(service)["Id"] for service in (*GATEWAYS, "database", "proxy")] == before
     cluster.run("rm", "--force", "--stop", "gateway-4")
-    for name in (FILE, "haproxy.cfg"):
+    for name in (FILE, HAPROXY):
         shutil.copy(DEPLOY / name, cluster.deploy / name)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from cellgate.cli.serve.serve import ServeApp
@@ -72,6 +73,51 @@ def test_what_services_need_is_there() -> None:
             assert (DEPLOY / service["build"]["context"] / "Dockerfile").is_file()
 
 
+@pytest.mark.parametrize("file", [FILE, DEPLOY / "compose.yaml"])
+def test_images_that_are_built_here_are_pulled_from_nowhere(file: Path) -> None:
+    """Anybody could give a registry one of this name, and the gateway has the engine's socket."""
+    found = yaml.safe_load(filled(file.read_text(), {"CELLGATE_TOKEN": "a-long-token"}))["services"]
+    ours = {
+        name: ("build" in each, each.get("pull_policy"))
+        for name, each in found.items()
+        if each.get("image", "").startswith("cellgate/")
+    }
+    assert ours
+    assert {
+        name: policy for name, (built, policy) in ours.items() if policy != ("build" if built else "never")
+    } == {}
+
+
+def test_the_proxy_sees_its_own_folder_alone() -> None:
+    """Beside the file of Compose is `.env`, with the administrator's token."""
+    (mounted,) = services()["proxy"]["volumes"]
+    source, target, access = mounted.split(":")
+    assert (target, access) == ("/usr/local/etc/haproxy", "ro")
+    assert [each.name for each in (DEPLOY / source).iterdir()] == ["haproxy.cfg"]
+
+
+def test_the_database_has_no_secret_but_its_own() -> None:
+    """The cluster's key, which encrypts users' secrets in the database, is not beside them."""
+    (of_database,) = _sources("database", "/run/cellgate")
+    (of_gateways,) = {source for name in gateways() for source in _sources(name, "/run/cellgate")}
+    made = dict(re.findall(r"keep secrets/(\w+)/([\w.]+)", services()["setup"]["entrypoint"][2]))
+    assert (Path(of_database).name, Path(of_gateways).name) == ("database", "gateways")
+    assert Path(of_database).parent == Path(of_gateways).parent
+    assert made["database"] == "password"
+
+
+def test_no_build_and_no_commit_takes_the_file_of_variables() -> None:
+    """The guide keeps the administrator's token in `deploy/.env`."""
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
+    assert "**/.env" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def _sources(service: str, target: str) -> list[str]:
+    """What a service has at a place."""
+    mounts = [volume.split(":") for volume in services()[service]["volumes"]]
+    return [source for source, place, *_ in mounts if place == target]
+
+
 def test_gateways_differ_in_their_numbers_alone() -> None:
     """So that a further one is a copy; HAProxy and the making of ids know the same."""
     numbers = [name.removeprefix("gateway-") for name in gateways()]
@@ -80,8 +126,10 @@ def test_gateways_differ_in_their_numbers_alone() -> None:
     assert len(plain) == 1
     assert services()["setup"]["command"] == numbers
     assert services()["proxy"]["depends_on"] == [*gateways()]
-    servers = re.findall(r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy.cfg").read_text(), re.MULTILINE)
-    assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 3
+    servers = re.findall(
+        r"^    server (\S+) (\S+)$", (DEPLOY / "haproxy" / "haproxy.cfg").read_text(), re.MULTILINE
+    )
+    assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 4
 
 
 def test_serve_knows_the_gateways_settings() -> None:

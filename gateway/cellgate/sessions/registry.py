@@ -164,18 +164,20 @@ class SessionRegistry:
         until: float | None = None,
         moved: Moved | None = None,
         exact: bool = False,
+        here: bool = False,
     ) -> tuple[Session, bool]:
         """Return the live session with the body's key, opened if necessary, and whether a kernel was started.
 
         `until`: when the caller stops waiting for a kernel, by the loop's clock. `moved` gets the new
-        session's position in line, at most once a second and only when it changes. Raises Conflict if the
-        live session differs from the body (`exact`: see ``check_agreement``), NetworkNotAllowed,
-        InvalidInput, StorageError and the pool's errors.
+        session's position in line, at most once a second and only when it changes. `here`: wait for a kernel
+        of this gateway even if another one of its cluster has room. Raises Conflict if the live session
+        differs from the body (`exact`: see ``check_agreement``), NetworkNotAllowed, InvalidInput,
+        StorageError, NodeFull unless `here`, and the pool's errors.
         """
         key = new_id(self.keys.ownership.node) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
         self.keys.check_open()
-        await self._look_around(owned, body)
+        await self._look_around(owned, body, here)
         limits = self.terms.limits(principal, body)
         if body.network == "allow":
             self.terms.check_network(principal)
@@ -211,14 +213,14 @@ class SessionRegistry:
         )
         return await self.opener.outcome(opening, until, moved), True
 
-    async def _look_around(self, owned: Owned, body: SessionBody) -> None:
+    async def _look_around(self, owned: Owned, body: SessionBody, here: bool) -> None:
         """Check that no other gateway of a cluster has the session or, if it is new, has room for it instead.
 
-        Raises OwnedElsewhere, NodeFull and StorageError.
+        `here`: leave out the second check. Raises OwnedElsewhere, NodeFull and StorageError.
         """
         await self.keys.check_ours(owned)
         if not self.keys.find(owned).open:
-            if body.workspace_of is None:
+            if body.workspace_of is None and not here:
                 await self.keys.ownership.check_room(owned)
             await self.opener.look(owned[0])
 

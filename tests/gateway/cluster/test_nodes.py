@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -282,21 +283,22 @@ def test_a_lone_gateway_and_a_cluster_keep_out_of_each_others_way(
     assert lone.execute("s", "1")["kernel"]["cause"] == "gateway_shutdown"
 
 
+def wait_for_use(node: GatewayProcess, name: str, used: int) -> None:
+    """Wait until `node` knows that the node of this name, which has place for one kernel, uses so many."""
+
+    def known() -> bool:
+        nodes = {each["url"]: each for each in node.get("/v1/cluster").json()["nodes"]}
+        found = nodes.get(url(name), {"capacity": 0})
+        return found["capacity"] == 1 and found["used"] == used
+
+    until(known, f"{name} does not use {used}")
+
+
 def test_a_full_node_sends_new_sessions_elsewhere(start_node: StartNode) -> None:
     """As long as another one has room; a session whose files it has, and all once all are full, wait."""
     full = {"max_kernels": 1, "pool_size": 0, "claim_timeout": 60, "beat": 0.2, "cull_interval": 0.1}
     one, two = start_node(**full), start_node(**full)
-
-    def uses(name: str, used: int) -> None:
-        """Wait until node `one` knows how many kernels a node uses."""
-
-        def known() -> bool:
-            nodes = {each["url"]: each for each in one.get("/v1/cluster").json()["nodes"]}
-            found = nodes.get(url(name), {"capacity": 0})
-            return found["capacity"] == 1 and found["used"] == used
-
-        until(known, f"{name} does not use {used}")
-
+    uses = partial(wait_for_use, one)
     one.post("/v1/sessions", {"session": "kept", "limits": {"idle_timeout": 0.5}})
     one.execute("kept", "open('a', 'w').write('1')")
     until(lambda: one.model("kept")["state"] == "ended", "the session does not end")
@@ -323,6 +325,27 @@ def test_a_full_node_sends_new_sessions_elsewhere(start_node: StartNode) -> None
         uses("one", 2)
         assert one.delete("/v1/sessions/first").status == 204
         assert waiting.result(PATIENCE)["status"] == "ok"
+
+
+def test_kernels_of_jupyter_wait_at_a_full_node(start_node: StartNode) -> None:
+    """Though another one has room: the proxy sends all such requests of a token to one node."""
+    full = {"max_kernels": 1, "pool_size": 0, "claim_timeout": 60, "beat": 0.2}
+    one, two = start_node(**full), start_node(**full)
+    wait_for_use(one, "two", 0)
+    document = {"path": "a.ipynb", "type": "notebook", "name": "", "kernel": {"name": "python3"}}
+    for path, body in (("/api/kernels", {}), ("/api/sessions", document)):
+        one.execute("held", "1")
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(one.post, path, body, timeout=PATIENCE)
+            wait_for_use(one, "one", 2)
+            assert one.delete("/v1/sessions/held").status == 204
+            made = waiting.result(PATIENCE)
+        assert made.status == 201, made.body
+        kernel = made.json().get("kernel", made.json())["id"]
+        assert [each["id"] for each in one.get("/api/kernels").json()] == [kernel]
+        assert two.get("/api/kernels").json() == []
+        assert one.delete(f"/api/kernels/{kernel}").status == 204
+        wait_for_use(one, "one", 0)
 
 
 def test_quotas_are_for_all_nodes_together(start_node: StartNode, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import socket
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from email.message import Message
@@ -25,6 +25,7 @@ from tornado.httpclient import HTTPRequest
 
 from cellgate.client import Gateway
 from tests.conftest import StartGateway
+from tests.support.certificates import Authority
 from tests.support.free_ports import free_port
 from tests.support.nodes import OWNER, Pair, pair, pair_of
 from tests.support.proxies import envoy, haproxy, replaced, require_proxy, started
@@ -43,6 +44,12 @@ class Answer(NamedTuple):
 
 
 SESSIONS, REQUESTS = 100, 1000
+FORWARDED = {
+    "X-Forwarded-For": "192.0.2.1",
+    "X-Forwarded-Proto": "https",
+    "X-Forwarded-Host": "gateway.example.org",
+}
+"""What a proxy before HAProxy says, or a client that pretends to be one."""
 GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "outgrow-one-machine.md"
 
 
@@ -54,24 +61,32 @@ def proxy(request: pytest.FixtureRequest, pair: Pair, tmp_path: Path) -> Iterato
     if request.param == "envoy":
         command = envoy_before((pair.one.host, pair.other.host), tmp_path, port)
     else:
-        command = haproxy_before(pair, tmp_path, port)
+        command = haproxy_before(digits(pair), tmp_path, port)
     with started(command, tmp_path, port):
         yield f"127.0.0.1:{port}"
 
 
-def haproxy_before(pair: Pair, folder: Path, port: int) -> list[str]:
-    """HAProxy's command."""
-    one, other = pair.node(pair.one)[:8], pair.node(pair.other)[:8]
+def digits(pair: Pair) -> dict[str, str]:
+    """The hosts of both gateways, by the first digits of their ids."""
+    return {pair.node(each)[:8]: each.host for each in (pair.one, pair.other)}
+
+
+def haproxy_before(
+    hosts: Mapping[str, str], folder: Path, port: int, more: Mapping[str, str] | None = None
+) -> list[str]:
+    """HAProxy's command, before these two, by the first digits of their ids; `more` words to replace."""
+    one, other = hosts
     changes = {
         "bind :8888": f"bind 127.0.0.1:{port}",
-        "gateway-1:8888": pair.one.host,
-        "gateway-2:8888": pair.other.host,
+        "gateway-1:8888": hosts[one],
+        "gateway-2:8888": hosts[other],
         "11111111": one,
         "22222222": other,
         "    server 33333333 gateway-3:8888\n": "",
         "maxconn 4000": f"maxconn 4000\n    stats socket {folder}/haproxy.sock",
+        **(more or {}),
     }
-    return haproxy(folder, replaced("haproxy.cfg", changes))
+    return haproxy(folder, replaced("haproxy/haproxy.cfg", changes))
 
 
 def envoy_before(hosts: Iterable[str], folder: Path, port: int) -> list[str]:
@@ -110,11 +125,11 @@ def test_only_the_first_request_of_a_session_can_hop(pair: Pair, proxy: str) -> 
     assert ask(random.choices([*keys], k=REQUESTS - SESSIONS)) == 0
 
 
-def _rooms(folder: Path) -> list[str]:
-    """The states of the gateways for new sessions, as HAProxy sees them."""
+def _states(folder: Path, backend: str) -> list[str]:
+    """The states of the gateways in one of HAProxy's backends, as it sees them."""
     with closing(socket.socket(socket.AF_UNIX)) as asked:
         asked.connect(f"{folder}/haproxy.sock")
-        asked.sendall(b"show stat openers 4 -1\n")
+        asked.sendall(f"show stat {backend} 4 -1\n".encode())
         rows = csv.DictReader(io.StringIO(asked.makefile().read()))
         return sorted(row["status"] for row in rows)
 
@@ -127,10 +142,14 @@ def _waiting(gateway: GatewayProcess) -> int:
 
 
 def _ask(
-    connection: http.client.HTTPConnection, method: str, path: str, body: str | bytes | None = None
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: str | bytes | None = None,
+    token: str = TOKEN,
 ) -> Answer:
     """The answer to a request."""
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     return Answer(answer.status, answer.headers, answer.read())
@@ -161,18 +180,27 @@ def test_new_sessions_go_where_there_is_room(tmp_path: Path) -> None:
         both = (pair.one, pair.other)
         port = free_port()
         proxy = f"127.0.0.1:{port}"
-        with started(haproxy_before(pair, tmp_path, port), tmp_path, port), ThreadPoolExecutor(1) as thread:
+        with (
+            started(haproxy_before(digits(pair), tmp_path, port), tmp_path, port),
+            ThreadPoolExecutor(1) as thread,
+        ):
 
             def execute(session: str) -> Answer:
                 with closing(http.client.HTTPConnection(proxy, timeout=PATIENCE)) as connection:
                     return _ask(connection, "POST", f"/v1/sessions/{session}/execute", '{"code": "1"}')
 
             first = execute("first")
-            until(lambda: _rooms(tmp_path) == ["DOWN", "UP"], "HAProxy does not see that a gateway is full")
+            until(
+                lambda: _states(tmp_path, "openers") == ["DOWN", "UP"],
+                "HAProxy does not see that a gateway is full",
+            )
             second = execute("second")
             assert (first.status, second.status) == (200, 200)
             assert {first.headers[OWNER], second.headers[OWNER]} == set(map(pair.node, both))
-            until(lambda: _rooms(tmp_path) == ["DOWN", "DOWN"], "HAProxy does not see that all are full")
+            until(
+                lambda: _states(tmp_path, "openers") == ["DOWN", "DOWN"],
+                "HAProxy does not see that all are full",
+            )
             waiting = thread.submit(execute, "third")
             until(lambda: sum(_waiting(each) for each in both) == 1, "no session waits")
             for session in ("first", "second"):
@@ -246,26 +274,32 @@ async def test_events_pass_as_they_happen_and_a_websocket_passes(pair: Pair, pro
 
 
 class Stub:
-    """A server in the place of a gateway: it is ready, and answers all else with a status, or as full."""
+    """A server in the place of a gateway: it is alive, and answers each POST with a status, or as full."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, *, digit: str = "0", is_ready: bool = True) -> None:
         self.asked: list[bytes] = []
+        self.told: dict[str, str | None] = {}
+        self.id = digit * 32
+        self.is_ready = is_ready
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                self._answer(200)
+                self._answer(200 if stub.is_ready or self.path == "/healthz" else 500)
 
             def do_POST(self) -> None:
                 stub.asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+                stub.told = {name: self.headers[name] for name in FORWARDED}
                 self._answer(status)
 
             def _answer(self, status: int) -> None:
                 self.send_response(status)
                 if status == 503:
                     self.send_header("Cellgate-Full", "1")
+                self.send_header(OWNER, stub.id)
+                self.send_header(f"{OWNER}-Address", f"http://{stub.host}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -302,6 +336,89 @@ def test_a_gateway_that_opens_no_more_sessions_or_is_gone_is_passed_over(tmp_pat
         full.close()
         assert {_ask(connection, "POST", "/v1/execute", each).status for each in asked} == {200}
         assert ready.asked == asked * 2
+
+
+@pytest.mark.parametrize("name", ["haproxy", "envoy"])
+def test_gateways_that_take_no_new_work_are_asked_if_no_other_does(name: str, tmp_path: Path) -> None:
+    """As while the database is away: what is known of goes to its gateway, and Jupyter's stays together."""
+    require_proxy(name)
+    port = free_port()
+    with closing(Stub(200, digit="1")) as ready, closing(Stub(200, digit="2", is_ready=False)) as other:
+        if name == "haproxy":
+            command = haproxy_before({each.id[:8]: each.host for each in (ready, other)}, tmp_path, port)
+        else:
+            command = envoy_before((ready.host, other.host), tmp_path, port)
+        with (
+            started(command, tmp_path, port),
+            closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection,
+        ):
+
+            def ask(path: str, token: str = TOKEN) -> str | None:
+                """The gateway that answers a request."""
+                answer = _ask(connection, "POST", path, b"{}", token)
+                assert answer.status == 200
+                return answer.headers[OWNER]
+
+            if name == "haproxy":
+                # Envoy has looked at all of them before it listens.
+                for backend in ("openers", "jupyter", "gateways"):
+                    until(
+                        lambda backend=backend: _states(tmp_path, backend) == ["DOWN", "UP"],  # type: ignore[misc]
+                        "HAProxy does not see that a gateway is not ready",
+                    )
+            assert {ask("/v1/execute") for _ in range(20)} == {ready.id}
+            assert {ask("/api/kernels") for _ in range(20)} == {ready.id}
+            ready.is_ready = False
+            if name == "haproxy":
+                until(
+                    lambda: _states(tmp_path, "gateways") == _states(tmp_path, "openers") == ["DOWN", "DOWN"],
+                    "HAProxy does not see that no gateway is ready",
+                )
+            found: dict[str | None, str] = {}
+
+            def both_are_asked() -> bool:
+                somebody = uuid.uuid4().hex
+                path = f"/v1/sessions/{somebody}/execute"
+                found.setdefault(ask(path, somebody), path)
+                return len(found) == 2
+
+            until(both_are_asked, "the other gateway is not asked")
+            for node, path in found.items():
+                assert {ask(path) for _ in range(20)} == {node}
+            if name == "haproxy":
+                assert len({ask("/api/kernels") for _ in range(20)}) == 1
+
+
+@pytest.mark.parametrize("tls", ["nowhere", "here", "before"])
+def test_gateways_learn_who_asks_and_whether_by_tls(tls: str, tmp_path: Path) -> None:
+    """HAProxy says what it sees itself; what comes from elsewhere counts if that proxy's address is named."""
+    require_proxy("haproxy")
+    port, secure_port = free_port(), free_port()
+    authority = Authority(tmp_path)
+    pem = tmp_path / "cellgate.pem"
+    pem.write_bytes(b"".join(file.read_bytes() for file in authority.issue("proxy")))
+    changes: dict[str, dict[str, str]] = {
+        "nowhere": {},
+        "here": {
+            "# bind :8443 ssl": f"bind 127.0.0.1:{secure_port} ssl",
+            "/usr/local/etc/haproxy/cellgate.pem": str(pem),
+        },
+        "before": {"acl before always_false": "acl before src 127.0.0.1"},
+    }
+    with closing(Stub(200, digit="1")) as one, closing(Stub(200, digit="2")) as other:
+        hosts = {each.id[:8]: each.host for each in (one, other)}
+        command = haproxy_before(hosts, tmp_path, port, changes[tls])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        if tls == "here":
+            context = authority.context()
+            connection = http.client.HTTPSConnection("127.0.0.1", secure_port, timeout=60, context=context)
+        with started(command, tmp_path, port), closing(connection):
+            connection.request("POST", "/v1/execute", b"{}", FORWARDED)
+            assert connection.getresponse().status == 200
+    (told,) = (each.told for each in (one, other) if each.asked)
+    scheme = "https" if tls == "here" else "http"
+    own = {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": scheme, "X-Forwarded-Host": None}
+    assert told == (FORWARDED if tls == "before" else own)
 
 
 def test_a_request_that_may_have_been_carried_out_is_not_repeated(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_cell_outlives_the_proxy_in_front(own_pair: Pair, tmp_path: Path) -> N
         "22222222": own_pair.node(own_pair.other)[:8],
         "    server 33333333 gateway-3:8888\n": "",
     }
-    command = haproxy(tmp_path, replaced("haproxy.cfg", changes))
+    command = haproxy(tmp_path, replaced("haproxy/haproxy.cfg", changes))
     client = Gateway.sync(f"http://127.0.0.1:{port}", TOKEN, attempts=10)
     with client, ThreadPoolExecutor(1) as threads:
         with started(command, tmp_path, port):

@@ -146,11 +146,15 @@ class JupyterHandler(BaseHandler):
         raise NotFound(f"Kernel does not exist: {wanted[:100]}")
 
     async def start(self, name: str | None, env: dict[str, str], path: str | None = None) -> Session:
-        """Return a session with a fresh kernel; `path`: the document that it is for, its title."""
+        """Return a session with a fresh kernel of this gateway; `path`: the kernel's document, its title.
+
+        A full gateway keeps the request waiting even if another one has room: lists of kernels have those of
+        one gateway, so the proxy in front sends all such requests of a token to the same one.
+        """
         kept = {key: value for key, value in env.items() if key not in OF_THE_CLIENT and key != NOTEBOOK}
         title = path or env.get(NOTEBOOK, "")
         key = self.login.reach.new_key(self.node) if self.login.reach.prefix else None
         metadata = {TITLE: title[:MOST_PATH]} if title else {}
         body = SessionBody(session=key, kernel=name, env=kept, metadata=metadata)
-        session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)
+        session, _ = await self.services.sessions.manager.get_or_create(self.owner, body, here=True)
         return session
