@@ -34,10 +34,7 @@ def test_every_file_is_valid() -> None:
 
 @pytest.mark.parametrize(
     ("given", "wrong"),
-    [
-        ("publishNotReadyAddresses: true", "publishNotReadyAdresses: true"),
-        ("port: 8888", "port: eight"),
-    ],
+    [("publishNotReadyAddresses: true", "publishNotReadyAdresses: true"), ("port: 8888", "port: eight")],
 )
 def test_a_mistake_is_found(tmp_path: Path, given: str, wrong: str) -> None:
     """A misspelt field, and a value of another kind."""

@@ -1,5 +1,6 @@
-"""deploy/kubernetes as text: each name leads to what has it, pods have no right that sandboxes do not need, and
-`cellgate serve` knows their settings. `tests/clients/test_manifests.py` checks the files by Kubernetes' schemas.
+"""deploy/kubernetes as text: each name leads to what has it, pods have no right that sandboxes do not need,
+and `cellgate serve` knows their settings. `tests/clients/test_manifests.py` checks the files by Kubernetes'
+schemas, and `tests/containers/test_pod.py` what the rights are for.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""deploy/swarm.yaml as text: `docker stack deploy` takes each of its keys, its secrets are those that the gateway
-reads, and `cellgate serve` knows the settings.
+"""deploy/swarm.yaml as text: `docker stack deploy` takes each of its keys, its secrets are those that the
+gateway reads, and `cellgate serve` knows the settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TAKEN = frozenset({
     *("image", "entrypoint", "command", "environment", "ports", "secrets", "volumes", "cap_drop", "cap_add"),
     *("read_only", "stop_grace_period", "healthcheck", "deploy", "networks", "configs", "hostname", "init"),
 })  # fmt: skip
-"""Keys of a service that a stack takes. Others, such as `restart` and `security_opt`, it leaves out with a warning."""
+"""Keys of a service that a stack takes. Others, such as `restart` and `security_opt`, it leaves out."""
 FOLDER = "/run/secrets"
 
 
@@ -133,13 +133,14 @@ def test_a_gateway_that_opens_no_more_sessions_is_not_ended() -> None:
 def test_the_client_of_docker_reads_it() -> None:
     """By its own schema; it asks no engine."""
     docker = shutil.which("docker")
-    words = [docker or "", "stack", "config", "--compose-file", str(FILE)]
-    if docker is None or "stack config" not in subprocess.run(
-        [*words[:3], "--help"], check=False, capture_output=True, text=True, timeout=60
-    ).stdout:
+    if docker is None:
+        require("stack", "there is no client of Docker")
+    words = [docker, "stack", "config"]
+    help_text = subprocess.run([*words, "--help"], check=False, capture_output=True, text=True, timeout=60)
+    if "docker stack config" not in help_text.stdout:
         require("stack", "this client of Docker has no `docker stack config`")
     done = subprocess.run(
-        words,
+        [*words, "--compose-file", FILE],
         check=False,
         env={"PATH": os.environ["PATH"], "CELLGATE_CLUSTER": DATABASE},
         capture_output=True,

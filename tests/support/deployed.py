@@ -1,4 +1,4 @@
-"""What files of `deploy` have in common: variables that are filled in, and those that `cellgate serve` takes."""
+"""What files of `deploy` have in common: variables, and which of them `cellgate serve` takes."""
 
 from __future__ import annotations
 
