@@ -15,25 +15,14 @@ import pytest
 import yaml
 
 from cellgate.cli.serve.serve import ServeApp
+from tests.support.deployed import VARIABLE, filled, is_setting
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FILE = DEPLOY / "compose-cluster.yaml"
-VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
 OF_GATEWAYS = {"PGPASSFILE"}
 """Variables of a gateway that are not Cellgate's."""
 GATEWAY_NUMBERS = ["1", "2", "3"]
-
-
-def filled(text: str, given: Mapping[str, str]) -> str:
-    """The text with its variables as Compose replaces them."""
-
-    def value(found: re.Match[str]) -> str:
-        name, how, default = found.groups()
-        assert how != "?" or given.get(name), f"{name} is to be given"
-        return given.get(name) or default or ""
-
-    return VARIABLE.sub(value, text)
 
 
 @cache
@@ -144,13 +133,8 @@ def test_serve_knows_the_gateways_settings() -> None:
             f"http://{name}:8888",
         )
         assert (app.backend, app.keep_kernels, app.ip) == ("docker", True, "0.0.0.0")
-        assert [key for key in variables if key not in OF_GATEWAYS and not _is_setting(app, key)] == []
+        assert [key for key in variables if key not in OF_GATEWAYS and not is_setting(app, key)] == []
         data = f"{app.data_dir}:{app.data_dir}"
         assert data in service["volumes"]
         folders = {volume.split(":")[1] for volume in service["volumes"]}
         assert {str(Path(variables[key]).parent) for key in ("CELLGATE_CLUSTER_KEY", "PGPASSFILE")} <= folders
-
-
-def _is_setting(app: ServeApp, variable: str) -> bool:
-    name = variable.removeprefix("CELLGATE__ServeApp__").removeprefix("CELLGATE_").lower()
-    return name in app.traits(config=True) or name.replace("_", "-") in app.aliases

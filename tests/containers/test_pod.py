@@ -1,0 +1,116 @@
+"""The image of deploy/kubernetes in a container with the rights of a pod, in the words of the engine.
+
+A user namespace of the pod's own (`hostUsers`) is left out, and AppArmor where the machine has none.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+from docker.api.client import APIClient
+
+from cellgate import Gateway
+from tests.support.compose import DEPLOY, LOCAL_BASE
+from tests.support.free_ports import free_port
+from tests.support.server import until
+
+IMAGE = "cellgate/sandbox"
+NAME = "cellgate-test-pod"
+TOKEN = secrets.token_hex(16)
+NOTHING = "bwrap --unshare-user --unshare-pid --ro-bind / / --proc /proc --dev /dev true"
+"""A sandbox in which nothing happens."""
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+
+
+def pod() -> Mapping[str, Any]:
+    """What the StatefulSet says of a pod."""
+    found: Mapping[str, Any] = yaml.safe_load((DEPLOY / "kubernetes" / "gateways.yaml").read_text())
+    spec: Mapping[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+def rights() -> dict[str, list[str]]:
+    """The engine's words for each of the container's rights."""
+    (container,) = pod()["containers"]
+    user = pod()["securityContext"]
+    own = container["securityContext"]
+    words = {
+        "allowPrivilegeEscalation": ["--security-opt=no-new-privileges"],
+        "capabilities": [f"--cap-drop={name}" for name in own["capabilities"]["drop"]],
+        "readOnlyRootFilesystem": ["--read-only"],
+        "seccompProfile": [f"--security-opt=seccomp={own['seccompProfile']['type'].lower()}"],
+        "appArmorProfile": [f"--security-opt=apparmor={own['appArmorProfile']['type'].lower()}"],
+        "procMount": ["--security-opt=systempaths=unconfined"],
+    }
+    assert {*own} == {*words}
+    return words | {"user": [f"--user={user['runAsUser']}:{user['runAsGroup']}"]}
+
+
+def docker_command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", *words],
+        env={**os.environ, "DOCKER_BUILDKIT": "0"},
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.fixture(scope="module")
+def image(docker: None) -> str:
+    """Made as its Dockerfile says, of the gateway's image and of the kernels', which is there."""
+    client = APIClient()
+    base = [f"--build-arg=BASE_IMAGE={LOCAL_BASE}"] if client.images(LOCAL_BASE) else []
+    client.close()
+    for tag, words in (
+        ("cellgate/gateway", [*base, str(DEPLOY.parent)]),
+        (IMAGE, [str(DEPLOY / "kubernetes")]),
+    ):
+        built = docker_command("build", f"--tag={tag}", *words)
+        assert built.returncode == 0, built.stdout + built.stderr
+    return IMAGE
+
+
+def test_kernels_are_sandboxes_and_a_stop_is_orderly(image: str) -> None:
+    port = free_port()
+    given = [word for words in rights().values() for word in words]
+    started = docker_command(
+        *("run", "--detach", f"--name={NAME}", *given, f"--publish=127.0.0.1:{port}:8888"),
+        *("--tmpfs=/tmp", "--tmpfs=/data:mode=0777", "--env=CELLGATE_DATA_DIR=/data/cellgate"),
+        *(f"--env=CELLGATE_TOKEN={TOKEN}", image, "serve", "--ip=0.0.0.0", "--backend=sandbox"),
+    )
+    try:
+        assert started.returncode == 0, started.stderr
+        ask = "import urllib.request as web; web.urlopen('http://127.0.0.1:8888/readyz', timeout=5)"
+        until(
+            lambda: docker_command("exec", NAME, "python3", "-c", ask).returncode == 0,
+            "the gateway is not ready",
+            120,
+        )
+        with Gateway.sync(f"http://127.0.0.1:{port}", TOKEN) as gateway, gateway.session() as session:
+            assert session.run("import pandas; 6 * 7").text == "42"
+            assert session.run("%%bash\necho $((6 * 7))").stdout == "42\n"
+            assert session.model().isolation == "sandbox"
+        stopped = docker_command("stop", "--time=60", NAME)
+        assert stopped.returncode == 0, stopped.stderr
+        found = docker_command("inspect", "--format={{.State.ExitCode}} {{.State.OOMKilled}}", NAME)
+        assert found.stdout == "0 false\n", docker_command("logs", NAME).stderr
+    finally:
+        docker_command("rm", "--force", NAME)
+
+
+@pytest.mark.parametrize("left_out", ["", "seccompProfile", "procMount"])
+def test_a_sandbox_needs_each_right(image: str, left_out: str) -> None:
+    """Without one of the two the engine's default counts, and no sandbox starts."""
+    given = [word for name, words in rights().items() if name != left_out for word in words]
+    done = docker_command("run", "--rm", *given, "--tmpfs=/tmp", "--entrypoint=sh", image, "-c", NOTHING)
+    assert (done.returncode == 0) == (not left_out), done.stderr
