@@ -120,7 +120,7 @@ def test_one_gateway_after_the_other_is_replaced_and_has_the_time_for_it() -> No
     update = gateway()["deploy"]["update_config"]
     assert (update["parallelism"], update["order"]) == (1, "stop-first")
     assert int(gateway()["stop_grace_period"].removesuffix("s")) >= 2 * serve_app().shutdown_grace
-    assert gateway()["deploy"]["restart_policy"]["delay"] == "0s"
+    assert gateway()["deploy"]["restart_policy"]["delay"] == "1s"
 
 
 def test_a_gateway_that_opens_no_more_sessions_is_not_ended() -> None:
