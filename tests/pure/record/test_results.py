@@ -381,7 +381,7 @@ def test_an_empty_traceback_stays_empty_when_texts_are_cut() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 99, 100, 101, 500])
 @pytest.mark.parametrize("length", [0, 1, 100, 101, 102, 499, 500, 501, 5000])
-def test_shortening_never_lengthens_and_keeps_to_the_limit_where_its_mark_fits(
+def test_shortening_never_lengthens_and_keeps_half_of_the_limit_for_the_text(
     limit: int, length: int
 ) -> None:
     text = ("abcdefg" * 1000)[:length]
@@ -392,4 +392,4 @@ def test_shortening_never_lengthens_and_keeps_to_the_limit_where_its_mark_fits(
         head, tail = short.split(mark)
         assert text.startswith(head)
         assert text.endswith(tail)
-        assert len(short) == max(limit, len(mark))
+        assert len(short) == max(limit, len(mark) + limit // 2)
