@@ -381,9 +381,7 @@ def test_an_empty_traceback_stays_empty_when_texts_are_cut() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 99, 100, 101, 500])
 @pytest.mark.parametrize("length", [0, 1, 100, 101, 102, 499, 500, 501, 5000])
-def test_shortening_never_lengthens_and_keeps_half_of_the_limit_for_the_text(
-    limit: int, length: int
-) -> None:
+def test_shortening_never_lengthens_and_keeps_half_of_the_limit_for_the_text(limit: int, length: int) -> None:
     text = ("abcdefg" * 1000)[:length]
     short = shorten(text, limit, "GET there")
     assert len(short) <= len(text)
