@@ -274,7 +274,7 @@ def test_kustomize_makes_one_text_of_them(tmp_path: Path) -> None:
     (secret,) = (each for each in made if each["kind"] == "Secret")
     (settings,) = (each for each in made if each["kind"] == "ConfigMap")
     (gateway,) = pods["containers"]
-    assert gateway["image"] == "registry.example.org/cellgate/sandbox:latest"
+    assert gateway["image"] == "registry.example.org/cellgate/sandbox:1"
     assert gateway["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
     assert {volume["secret"]["secretName"] for volume in pods["volumes"] if "secret" in volume} == {
         secret["metadata"]["name"]

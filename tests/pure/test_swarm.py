@@ -28,13 +28,12 @@ TAKEN = frozenset({
 })  # fmt: skip
 """Keys of a service that a stack takes. Others, such as `restart` and `security_opt`, it leaves out."""
 FOLDER = "/run/secrets"
+GIVEN = {"CELLGATE_CLUSTER": DATABASE, "CELLGATE_GATEWAY_IMAGE": "registry.example.org/cellgate/gateway:1"}
 
 
 def stack(**given: str) -> Mapping[str, Any]:
     """The file, filled in."""
-    found: Mapping[str, Any] = yaml.safe_load(
-        filled(FILE.read_text(), {"CELLGATE_CLUSTER": DATABASE, **given})
-    )
+    found: Mapping[str, Any] = yaml.safe_load(filled(FILE.read_text(), {**GIVEN, **given}))
     return found
 
 
@@ -54,11 +53,11 @@ def serve_app() -> ServeApp:
     return app
 
 
-def test_one_variable_must_be_given_and_all_are_named_above() -> None:
+def test_two_variables_must_be_given_and_all_are_named_above() -> None:
     text = FILE.read_text()
     comment = text[: text.index("version:")]
     found = VARIABLE.findall(text)
-    assert {name for name, how, _ in found if how == "?"} == {"CELLGATE_CLUSTER"}
+    assert {name for name, how, _ in found if how == "?"} == {*GIVEN}
     assert {name for name, _, _ in found if name not in comment} == set()
     assert len({(name, default) for name, _, default in found}) == len({name for name, _, _ in found})
 
@@ -142,7 +141,7 @@ def test_the_client_of_docker_reads_it() -> None:
     done = subprocess.run(
         [*words, "--compose-file", FILE],
         check=False,
-        env={"PATH": os.environ["PATH"], "CELLGATE_CLUSTER": DATABASE},
+        env={"PATH": os.environ["PATH"], **GIVEN},
         capture_output=True,
         text=True,
         timeout=60,

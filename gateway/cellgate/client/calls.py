@@ -109,7 +109,7 @@ class Calls:
                 again = method == "GET" or session is not None or idempotency is not None
                 if error.reason == "http_error" and method != "GET":
                     # Another gateway behind the proxy may know nothing of the first attempt.
-                    again = self._server.knows(session, target)
+                    again = again and self._server.knows(session, target)
                 pause = self._pause(error, failures, now() - out_of_reach, repeatable=again)
                 if pause is None:
                     raise

@@ -126,7 +126,7 @@ class KeyOwners(Ownership):
         if not self._membership.measure().is_full or not await self._db.repeatable(_others_room, self.node):
             return
         if owned is None or await self.home(*owned) != OURS:
-            raise NodeFull("All kernels of this gateway are in use; another one of its cluster has room")
+            raise NodeFull("This gateway has no room for another session; one of its cluster has")
 
     async def held(self) -> Collection[Owned]:
         await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())

@@ -250,11 +250,11 @@ def _share_quotas(services: Services) -> None:
 
 
 def _load(services: Services) -> Load:
-    """Return the kernels of this node for the others of its cluster: no room if it takes no work now."""
+    """Return the kernels of this node for the others of its cluster: no further one if it takes no work."""
     pool = services.kernels.pool
     most = pool.settings.max_kernels
-    room = 0 if services.problems() else pool.room() - services.sessions.manager.keys.unmade()
-    return Load(most, most - room, pool.statistics().warm)
+    used = most - pool.room() + services.sessions.manager.keys.unmade()
+    return Load(used if services.problems() else most, used, pool.statistics().warm)
 
 
 def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:

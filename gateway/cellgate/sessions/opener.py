@@ -209,7 +209,7 @@ class SessionOpener:
         self._reserve_again(opening, former, plan.limits, resumed.limits)
         await self._usage.confirm(former.principal, opening.reserved)
         if moved:
-            # Not before all that may refuse the session: the files at its former gateway would be lost.
+            # Not before the quotas have let the session in: the files at its former gateway are lost by this.
             await self._settle((former.principal, former.key), former, opening)
         body = plan.body
         plan = replace(plan, profile=resumed.profile, limits=resumed.limits)

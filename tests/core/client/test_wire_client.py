@@ -226,6 +226,14 @@ async def test_a_cell_that_a_proxy_has_lost_is_repeated_at_its_own_gateway_alone
         for _ in range(2):
             await gateway.execute("s", "1")
         assert len(requests) == 3
+    async with answering(done, lost) as (gateway, requests):
+        await gateway.execute("s", "1")
+        for call in (gateway.undo("s"), gateway.interrupt("s"), gateway.restart("s")):
+            requests.clear()
+            requests.append(b"")
+            with pytest.raises(GatewayError):
+                await call
+            assert len(requests) == 2, "what has no key is sent once"
     cut = answer(
         b'{"reason": "owner_lost", "detail": "The gateway that has the session is gone"}', "502 Bad Gateway"
     )

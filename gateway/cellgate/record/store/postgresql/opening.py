@@ -10,6 +10,7 @@ from psycopg import errors
 from cellgate.record.store.postgresql import reads, statements
 from cellgate.record.store.postgresql.record_connection import Connection
 from cellgate.record.store.postgresql.schema import RECORD, Schema, make_tables
+from cellgate_kernels.base.errors import in_words
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,10 @@ def _add_index(db: Connection) -> None:
     try:
         with db.transaction():
             make_tables(db, RECORD, statements.UNFINISHED_INDEX)
-    except errors.InsufficientPrivilege:
+    except (errors.InsufficientPrivilege, errors.QueryCanceled, errors.LockNotAvailable) as error:
         logger.warning(
-            "The record's table executions lacks an index, without which lists of sessions are slow, and the"
-            " gateway's user does not own the table. Let its owner run, in the schema cellgate: %s",
+            "The record's table executions lacks an index, without which lists of sessions are slow, and it"
+            " could not be made now (%s). Let the table's owner run, in the schema cellgate: %s",
+            in_words(error),
             " ".join(statements.UNFINISHED_INDEX.split()),
         )
