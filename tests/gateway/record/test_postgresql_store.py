@@ -748,7 +748,7 @@ def test_tables_of_an_earlier_version_get_the_index_that_they_lack(
         db.execute("GRANT ALL ON ALL TABLES IN SCHEMA cellgate TO writer")
         db.execute("SET ROLE writer")
         assert bring_up(db).purges == []
-        assert "Let its owner run, in the schema cellgate: CREATE INDEX" in caplog.text
+        assert "Let the table's owner run, in the schema cellgate: CREATE INDEX" in caplog.text
         db.execute("RESET ROLE")
         assert not has_index()
         bring_up(db)
