@@ -33,6 +33,9 @@ from cellgate_kernels.pool.pool import KernelPool
 
 logger = logging.getLogger(__name__)
 
+Placed = Callable[[], Awaitable[None]]
+"""Is awaited once a session has a kernel, before the kernel gets the session's files."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelCallbacks:
@@ -106,10 +109,12 @@ class SessionKernel:
         until = self._time() if self.in_line else self._left_line_at
         return max(0.0, until - since)
 
-    async def claim(self, patience: float | None = None) -> Kernel:
+    async def claim(self, patience: float | None = None, placed: Placed | None = None) -> Kernel:
         """Return a fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
-        The kernel may share a folder with others. On the pool's errors and StorageError there is no kernel.
+        `placed` is awaited before the kernel gets the files, and not if there is no kernel. The kernel may
+        share a folder with others. On the errors of the pool and of `placed`, and StorageError, there is no
+        kernel.
         """
         assert self.current is None
         profile = self.profile
@@ -131,7 +136,7 @@ class SessionKernel:
             # The kernel was a warm one.
             self._leave_line(joined)
         try:
-            await self._tasks.complete(self._equip(kernel, folder), f"equip kernel {kernel.id}")
+            await self._tasks.complete(self._equip(kernel, folder, placed), f"equip kernel {kernel.id}")
         except asyncio.CancelledError:
             await self.drop()
             raise
@@ -168,10 +173,12 @@ class SessionKernel:
         self.in_line = False
         self._left_line_at = moment
 
-    async def _equip(self, kernel: Kernel, folder: Path | None) -> None:
+    async def _equip(self, kernel: Kernel, folder: Path | None, placed: Placed | None) -> None:
         """Give a kernel the session's files, packages and network. `folder`: see `_entered`."""
         async with self.moving:
             try:
+                if placed is not None:
+                    await placed()
                 if folder is None:
                     self.has_files = (await self._files.restore(kernel.workspace)).found
                 else:

@@ -137,17 +137,17 @@ class SessionOpener:
         if former is None:
             folder = new_folder() if plan.sharer is None else plan.sharer.folder
             await self._usage.confirm(owned[0], opening.reserved)
-            if moved:
-                await self.keys.ownership.settle(*owned)
             row = _row(await self._journal.begin_session(*owned), owned, plan, folder)
             spec = self._spec(row, plan, self._log(row), automatic=plan.body.checkpoint == AUTO)
         else:
-            spec = await self._resumed(opening, former, plan, moved=moved)
+            spec = await self._resumed(opening, former, plan)
             last = await self._journal.reads.last_execution(former.id)
             executions = last.number if last is not None else 0
         session = self.make(spec)
         opening.made.set_result(session)
-        await session.open(executions, moved=opening.moved)
+        # Not before it has a kernel: the files at their former gateway are lost by this.
+        placed = partial(self._settle, owned, former, opening) if moved else None
+        await session.open(executions, moved=opening.moved, placed=placed)
         self.add(session, opening.reserved, opening.disk)
         return session
 
@@ -191,13 +191,8 @@ class SessionOpener:
         logger.warning("A session's lost gateway has left it open: its end is recorded now", extra=ids)
         return await self._journal.reads.session(*owned), owner.moved
 
-    async def _resumed(
-        self, opening: Opening, former: SessionRow, plan: SessionPlan, *, moved: bool
-    ) -> SessionSpec:
-        """Return the next life of a recorded session, whose log takes events again.
-
-        `moved`: whether its files were another gateway's.
-        """
+    async def _resumed(self, opening: Opening, former: SessionRow, plan: SessionPlan) -> SessionSpec:
+        """Return the next life of a recorded session, whose log takes events again."""
         if plan.sharer is not None and former.folder != plan.sharer.folder:
             raise Conflict(f"Session {former.key!r} is recorded with another workspace; choose another key")
         # The last events of its previous life may still be waiting to be written.
@@ -208,9 +203,6 @@ class SessionOpener:
         resumed = self._terms.resumed(former, life, self.variables.of(former.principal, former.id), plan)
         self._reserve_again(opening, former, plan.limits, resumed.limits)
         await self._usage.confirm(former.principal, opening.reserved)
-        if moved:
-            # Not before the quotas have let the session in: the files at its former gateway are lost by this.
-            await self._settle((former.principal, former.key), former, opening)
         body = plan.body
         plan = replace(plan, profile=resumed.profile, limits=resumed.limits)
         row = structs.replace(

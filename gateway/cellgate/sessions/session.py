@@ -34,7 +34,7 @@ from cellgate.sessions.decisions import machine_of
 from cellgate.sessions.end import SessionEnding
 from cellgate.sessions.holds import SessionHolds
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
-from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
+from cellgate.sessions.kernel_slot import KernelCallbacks, Placed, SessionKernel
 from cellgate.sessions.machine import Occupant, Step
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SharedParts
@@ -166,15 +166,17 @@ class Session(SessionCore):
         *,
         patience: float | None = None,
         moved: Moved | None = None,
+        placed: Placed | None = None,
     ) -> None:
         """Claim the first kernel, or continue with an adopted one and its running cell.
 
-        Waits in line at most `patience` seconds; `moved` gets the position there. Raises the pool's errors
-        and StorageError; the session then has no kernel.
+        Waits in line at most `patience` seconds; `moved` gets the position there. `placed`: see
+        `SessionKernel.claim`. Raises the pool's errors and StorageError; the session then has no kernel.
         """
         self.replacement.opener = moved
         try:
-            kernel = await (self.slot.claim(patience) if adopted is None else self.slot.adopt(adopted))
+            claimed = self.slot.claim(patience, placed) if adopted is None else self.slot.adopt(adopted)
+            kernel = await claimed
         finally:
             self.replacement.opener = None
         if adopted is None and self.record.loss is not None:

@@ -33,7 +33,7 @@ from cellgate.sessions.settings import RetentionSettings
 from cellgate.testing.record_store import session_row
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
-from cellgate_kernels.base.errors import GatewayFault
+from cellgate_kernels.base.errors import DeadlinePassed, GatewayFault
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.core.fakes import House
@@ -95,6 +95,16 @@ async def house(tmp_path: Path, keys: Keys) -> AsyncIterator[House]:
     await house.close()
 
 
+async def ended_elsewhere(house: House, keys: Keys) -> Keys:
+    """Let a session end whose files are at another gateway, and old ones here; return where they are."""
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("old")
+    await session.end("idle_timeout")
+    homes = {KEY: THERE}
+    house.manager.keys.ownership = Shared("here", keys, homes)
+    return homes
+
+
 @pytest.mark.parametrize("ownership", [Alone(), Shared("here", {})])
 async def test_a_claimed_key_is_ours_until_it_is_released(ownership: Ownership) -> None:
     ownership.release(*KEY)
@@ -136,11 +146,7 @@ async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: 
 
 
 async def test_files_that_were_lost_with_a_gateway_are_not_shared(house: House, keys: Keys) -> None:
-    session, _ = await house.manager.get_or_create("ada", BODY)
-    (house.pool.kernels[0].folder / "a").write_text("old")
-    await session.end("idle_timeout")
-    homes = {KEY: THERE}
-    house.manager.keys.ownership = Shared("here", keys, homes)
+    homes = await ended_elsewhere(house, keys)
     sharing = SessionBody(session="t", workspace_of="s")
     with pytest.raises(CannotShare, match="lost with the gateway"):
         await house.manager.get_or_create("ada", sharing)
@@ -246,25 +252,40 @@ async def test_a_key_is_released_when_its_session_is_over(house: House, keys: Ke
 
 async def test_old_files_are_gone_before_the_session_is_settled_here(house: House, keys: Keys) -> None:
     """Whatever fails in between, the next opening finds that they are old."""
-    session, _ = await house.manager.get_or_create("ada", BODY)
-    (house.pool.kernels[0].folder / "a").write_text("old")
-    await session.end("idle_timeout")
-    homes = {KEY: THERE}
-    shared = Shared("here", keys, homes)
-    house.manager.keys.ownership = shared
+    homes = await ended_elsewhere(house, keys)
 
     async def fails(*_: object, **__: object) -> bool:
         raise StorageError("The database is away")
 
-    for owner, name in ((house.manager.opener.workspaces, "is_held"), (shared, "settle")):
+    for owner, name in ((house.manager.opener.workspaces, "is_held"), (house.manager.keys.ownership, "settle")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, fails)
             with pytest.raises(StorageError):
                 await house.manager.get_or_create("ada", BODY)
-        assert (homes, keys) == ({KEY: THERE}, {})
+        assert (homes, keys, house.pool.in_use) == ({KEY: THERE}, {}, set())
     await house.manager.get_or_create("ada", BODY)
     assert (homes, keys, house.kept()) == ({KEY: "here"}, {KEY: "here"}, [])
     assert not (house.pool.kernels[-1].folder / "a").exists()
+
+
+@pytest.mark.parametrize("key", ["s", "unrecorded"])
+async def test_an_opening_without_a_kernel_leaves_the_files_at_their_gateway(
+    house: House, keys: Keys, key: str
+) -> None:
+    """Whether it waits in line for too long or no kernel starts."""
+    homes = await ended_elsewhere(house, keys)
+    homes["ada", key] = THERE
+    body, now = SessionBody(session=key), asyncio.get_running_loop().time()
+    house.pool.gate.clear()
+    with pytest.raises(DeadlinePassed):
+        await house.manager.get_or_create("ada", body, until=now + 0.05)
+    house.pool.gate.set()
+    house.faults.arm("claim")
+    with pytest.raises(GatewayFault):
+        await house.manager.get_or_create("ada", body)
+    assert (homes["ada", key], len(house.kept())) == (THERE, 1)
+    await house.manager.get_or_create("ada", body)
+    assert (homes["ada", key], len(house.kept())) == ("here", 0 if key == "s" else 1)
 
 
 async def test_a_branch_settles_its_key_before_it_has_files(
@@ -352,11 +373,7 @@ async def test_retention_leaves_what_another_gateway_has_and_goes_on(house: Hous
 
 async def test_who_has_the_files_of_an_ended_session_removes_it(house: House, keys: Keys) -> None:
     """Nobody has the key, but another gateway has the files, even if it opens no more sessions."""
-    session, _ = await house.manager.get_or_create("ada", BODY)
-    (house.pool.kernels[0].folder / "a").write_text("kept")
-    await session.end("idle_timeout")
-    homes = {KEY: THERE}
-    house.manager.keys.ownership = Shared("here", keys, homes)
+    homes = await ended_elsewhere(house, keys)
     manager = house.manager
     lane = Lane("bulk", 1)
     clock = ProvenTime(house.workspaces)
@@ -477,11 +494,7 @@ async def test_a_session_that_quotas_refuse_keeps_its_files_at_their_gateway(hou
         def changed(self, principal: str) -> None:
             """Nobody is told."""
 
-    session, _ = await house.manager.get_or_create("ada", BODY)
-    (house.pool.kernels[0].folder / "a").write_text("kept")
-    await session.end("idle_timeout")
-    homes = {KEY: THERE}
-    house.manager.keys.ownership = Shared("here", {}, homes)
+    homes = await ended_elsewhere(house, {})
     usage = house.manager.opener._usage
     usage.change(Policy({"user": {"sessions": 1}}))
     usage.elsewhere = Full()
