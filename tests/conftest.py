@@ -286,7 +286,7 @@ def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) 
     assert not alive, f"processes left: {alive}"
     assert not (gateway.data_dir / "run").exists()
     assert not (gateway.data_dir / "gateway.json").exists()
-    assert [p for p in (gateway.data_dir / "workspaces").iterdir() if not p.name.startswith("session-")] == []
+    assert [p for p in gateway.workspaces.iterdir() if not p.name.startswith("session-")] == []
 
 
 def stop_cleanly(gateway: GatewayProcess) -> None:

@@ -86,6 +86,7 @@ class GatewayProcess:
         **options: object,
     ) -> None:
         self.data_dir = data_dir
+        self.disk = options.get("workspaces_shared")
         self.log = data_dir.with_suffix(".log")
         logged = self.log.stat().st_size if self.log.exists() else 0
         self.token = str(options.pop("token", TOKEN))
@@ -282,7 +283,14 @@ class GatewayProcess:
 
     def workspace(self, session: str) -> Path:
         """The folder that the cells of a live session work in."""
-        return self.data_dir / "workspaces" / str(self.model(session)["kernel_id"])
+        return self.workspaces / str(self.model(session)["kernel_id"])
+
+    @property
+    def workspaces(self) -> Path:
+        """The folder with the workspaces of all sessions."""
+        if self.disk is None:
+            return self.data_dir / "workspaces"
+        return Path(str(self.disk), (self.data_dir / "instance").read_text(), "workspaces")
 
     @contextmanager
     def stream(

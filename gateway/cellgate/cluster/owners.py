@@ -82,6 +82,11 @@ class KeyOwners(Ownership):
         found = await self._db.repeatable(_row, statements.HOME, asked)
         return None if found is None else self._owner(*found)
 
+    async def files_at(self, principal: str, key: str) -> str:
+        asked = self._membership.asked(principal=principal, key=key)
+        found = await self._db.repeatable(_row, statements.FILES_AT, asked)
+        return "" if found is None else str(found[0])
+
     async def settle(self, principal: str, key: str) -> None:
         asked = self._membership.asked(principal=principal, key=key)
         await self._db.repeatable(_do, statements.SETTLE, asked)

@@ -16,7 +16,8 @@ BEATS_A_LEASE = 4
 class ClusterSettings:
     """The database of a cluster, and this gateway's part in it. Durations in seconds.
 
-    `advertise`: the origin under which other gateways reach this one.
+    `advertise`: the origin under which other gateways reach this one. `workspaces`: a folder on a disk that
+    all of them mount, with the files of their sessions; empty: each has them in its data folder.
     """
 
     address: str = option(
@@ -45,6 +46,14 @@ class ClusterSettings:
         unit=SECONDS,
         least=0.1,
         most=1200,
+    )
+    workspaces: str = option(
+        "",
+        "A folder that all gateways of the cluster mount, for the files of sessions: these come along when a"
+        " session goes on at another gateway.",
+        name="workspaces_shared",
+        metavar="DIR",
+        not_empty=True,
     )
 
 

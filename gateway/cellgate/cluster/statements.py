@@ -116,6 +116,8 @@ FIND: Final = f"""WITH {_ME}, found AS MATERIALIZED (SELECT
 HOME: Final = f"""WITH {_ME} SELECT n.id, n.url FROM owners AS o JOIN nodes AS n ON n.id = o.home
     WHERE {_OF_ONE} AND n.state <> 'down' AND (n.id = %(node)s OR {_MAY_LIVE})"""  # noqa: S608
 """Returns the node that has the files of a key's session; no row if it is gone."""
+FILES_AT: Final = f"SELECT o.home FROM owners AS o WHERE {_OF_ONE} AND o.home <> %(node)s"  # noqa: S608
+"""Returns another node that has the files of a key's session, even if it is gone."""
 CLAIM: Final = f"""WITH {_ME},
     found AS MATERIALIZED (SELECT {_OTHER} AS node FROM owners AS o WHERE {_OF_ONE}),
     other AS MATERIALIZED (SELECT f.node, n.url FROM found AS f LEFT JOIN nodes AS n ON n.id = f.node

@@ -78,6 +78,11 @@ def snapshots_of(row: SessionRow) -> str:
     return f"{folder_of(row)}.{row.id}"
 
 
+def kernel_folder_of(row: SessionRow) -> str:
+    """Return the name of the folder that the session's last kernel had."""
+    return str(row.environment.get("workspace_of", row.environment.get("kernel_id")))
+
+
 def folder_name(folder: str) -> str:
     """Return the name of the kept folder of sessions that have this random id in their rows."""
     return f"{KEPT}{folder}"
@@ -292,6 +297,14 @@ class KeptFolder:
         with storage("The session's files can't be copied"):
             await self._work(copy_tree, source, target, most_bytes, stop=self._patience.is_over)
 
+    async def take_copy(self, source: Path) -> None:
+        """Keep a copy of a folder, too, which may still be written to; of two files, the one kept already.
+
+        The copy is complete or not there. A missing folder is no error.
+        """
+        with storage("The session's files can't be copied"):
+            await self._work(_keep_copy, source, self._copy, self.path, self._patience.is_over)
+
     async def remove(self, source: Path | None = None) -> None:
         """Remove the kept files and, if given, an ended kernel's folder; failures are retried later.
 
@@ -356,10 +369,13 @@ class WorkspaceStore:
 
     async def snapshots(self, name: str, most_bytes: int) -> Snapshots:
         """Return snapshots that a session made of its files, by its `snapshots_of`. Raises StorageError."""
-        folder = self._root / f"{name}{SNAPSHOTS}"
+        return await self.snapshots_in(self._root / f"{name}{SNAPSHOTS}", most_bytes)
+
+    async def snapshots_in(self, folder: Path, most_bytes: int) -> Snapshots:
+        """Return the snapshots in a folder, which may be another gateway's. Raises StorageError."""
         return await self._tasks.complete(
             patiently(Snapshots, folder, most_bytes, reserve=self._reserve, stop=self.patience.is_over),
-            f"snapshots of {name}",
+            f"open {folder.name}",
         )
 
     async def gone(self, *names: str) -> None:

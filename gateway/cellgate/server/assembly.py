@@ -150,7 +150,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     await measure_records(people.usage, storage.journal, settings.people.quotas)
     stack.push_async_callback(storage.trail.close)
     stack.push_async_callback(people.sign_ins.close)
-    await ground.folders.leftovers.sweep(settings.data_dir, ground.folders.workspaces)
+    workspaces = ground.folders.workspaces
+    await ground.folders.leftovers.sweep(*{settings.data_dir, workspaces.parent, workspaces})
     await recover_sessions(services, ground)
     recover_doors(services)
     servers = open_listeners(services, settings, certificate)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cellgate.errors import StorageError
+from cellgate.files.former import WORKSPACES, workspaces_of
 from cellgate.http.services import Kernels
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.server.settings import GatewaySettings, KernelSettings
@@ -120,12 +121,27 @@ def _installer(
 
 
 def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
-    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
+    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data or, of a
+    cluster, on the disk that its gateways share.
 
     Whatever the previous gateway left in them stays for now: `recover_sessions` cleans up.
     """
-    workspaces = settings.data_dir / "workspaces"
+    workspaces = own = settings.data_dir / WORKSPACES
+    if (disk := shared_disk(settings)) is not None:
+        workspaces = workspaces_of(disk, gateway_id(settings.data_dir / INSTANCE_FILE))
+        try:
+            workspaces.parent.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"Can't use the folder {disk} of --workspaces-shared: {in_brief(error)}"
+            ) from error
     workspaces.mkdir(mode=0o700, exist_ok=True)
+    if workspaces != own and own.is_dir() and trees.names_in(own):
+        logger.warning(
+            "Sessions have files in %s that they do not get: stop the gateway and move them to %s",
+            own,
+            workspaces,
+        )
     runtime = settings.data_dir.resolve() / "run"
     if len(os.fsencode(runtime)) > SOCKET_PATH_ROOM:
         # Named after the data folder, which only one gateway uses: the next one finds a crash's leftovers.
@@ -148,6 +164,11 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
     stack.callback(leave)
     packages = site_folder(settings.data_dir / PACKAGES) if settings.packages.allowed else None
     return KernelFolders(runtime=runtime, workspaces=workspaces, packages=packages)
+
+
+def shared_disk(settings: GatewaySettings) -> Path | None:
+    """Return the folder with the workspaces of all gateways of a cluster; None if each has its own."""
+    return Path(settings.cluster.workspaces) if settings.cluster and settings.cluster.workspaces else None
 
 
 async def _engine(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
+from cellgate.files.former import FormerFolders
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.http.services import Kernels, People, Services, Sessions, Storage
 from cellgate.jobs.jobs import Jobs
@@ -18,7 +19,7 @@ from cellgate.record.keys import load_key
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.replay.service import Replayer
-from cellgate.server.kernels import KernelGround, networked
+from cellgate.server.kernels import KernelGround, networked, shared_disk
 from cellgate.server.settings import GatewaySettings
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.exploring import Explorer
@@ -59,6 +60,7 @@ def open_sessions(
     watch = SpillWatch(spilled)
     stack.push_async_callback(watch.close)
     watch.start()
+    disk = shared_disk(settings)
     parts = SharedParts(
         pool,
         workspaces,
@@ -72,17 +74,15 @@ def open_sessions(
         secrets=directory,
         egress=egress,
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
+        former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers),
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
-    staging = _staging(settings)
-    spills = Spills(staging, spilled, lanes.files)
-    stack.push_async_callback(spills.ends.finished)
-    exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
-    stack.push_async_callback(exports.close)
+    staging = _emptied(folders.workspaces.parent)
+    exports = _open_exports(settings, storage, spilled, staging if disk is None else None, stack)
     archive = Archive(journal, manager, exports, lanes.texts, KernelMeter(pool.processes, lanes.bulk))
     most = settings.storage.upload_space
     space = UploadSpace(staging, reserve=reserve, most=half_of_disk(staging) if most is None else most)
-    files = SessionFiles(journal, manager, workspaces, lanes, space)
+    files = SessionFiles(journal, manager, lanes, space)
     stack.push_async_callback(files.close)
     jobs = Jobs(staging, spilled, lanes.files)
     stack.push_async_callback(jobs.finished)
@@ -95,6 +95,22 @@ def open_sessions(
         jobs=jobs,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
     )
+
+
+def _open_exports(
+    settings: GatewaySettings,
+    storage: Storage,
+    spilled: SpillLedger,
+    staging: Path | None,
+    stack: AsyncExitStack,
+) -> Exports:
+    """Open the exports, which wait for clients in `staging`; None: in a folder in the data folder."""
+    folder = _emptied(settings.data_dir) if staging is None else staging
+    spills = Spills(folder, spilled, storage.lanes.files)
+    stack.push_async_callback(spills.ends.finished)
+    exports = Exports(storage.journal, settings.version, load_key(settings.data_dir), spills)
+    stack.push_async_callback(exports.close)
+    return exports
 
 
 async def recover_sessions(services: Services, ground: KernelGround) -> None:
@@ -123,9 +139,9 @@ def _policy_of(usage: Usage, principal: str) -> EgressPolicy | None:
     return EgressPolicy(quotas.network, quotas.allow_private) if quotas.network else None
 
 
-def _staging(settings: GatewaySettings) -> Path:
-    """Return an empty folder on the workspaces' file system, for uploads and inputs of jobs."""
-    staging = settings.data_dir / "uploads"
+def _emptied(place: Path) -> Path:
+    """Return an empty folder in a gateway's folder, for files on their way, such as uploads."""
+    staging = place / "uploads"
     make_way(staging)
     staging.mkdir(mode=0o700)
     return staging

@@ -22,7 +22,7 @@ from cellgate.execution.limits import SessionLimits
 from cellgate.execution.resumed import KernelBacklog, ResumedCell
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.fairness.reservation import Reservation
-from cellgate.files.workspace import folder_of
+from cellgate.files.workspace import folder_of, kernel_folder_of
 from cellgate.record.events import EventLog
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
@@ -98,7 +98,7 @@ class Recovery:
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
         # While the record has a session as live, it names the owner of the kernel's folder. So recovery can
         # begin again if the gateway ends here.
-        used = {workspace_name(row) for row in rows if row.environment.get("kernel_id") in adopted}
+        used = {kernel_folder_of(row) for row in rows if row.environment.get("kernel_id") in adopted}
         await self._parts.workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
         for row, log, session in zip(rows, logs, found, strict=True):
             if session is None:
@@ -264,12 +264,7 @@ def left_behind(rows: Iterable[SessionRow], adopted: Collection[str]) -> dict[st
             lost.append(row)
     found: dict[str, list[str]] = defaultdict(list)
     for row in lost:
-        sessions = found[workspace_name(row)]
+        sessions = found[kernel_folder_of(row)]
         if (folder := folder_of(row)) not in kept and folder not in sessions:
             sessions.append(folder)
     return found
-
-
-def workspace_name(row: SessionRow) -> str:
-    """Return the name of the workspace folder that the session's last kernel had."""
-    return str(row.environment.get("workspace_of", row.environment.get("kernel_id")))

@@ -26,7 +26,6 @@ from cellgate.files.listing import Listings, Stop
 from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
-from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
@@ -77,16 +76,10 @@ class SessionFiles:
     """The files of all sessions. Methods raise NotFound for anything that is not the principal's."""
 
     def __init__(
-        self,
-        journal: RecordStore,
-        manager: SessionRegistry,
-        workspaces: WorkspaceStore,
-        lanes: ThreadLanes,
-        space: UploadSpace,
+        self, journal: RecordStore, manager: SessionRegistry, lanes: ThreadLanes, space: UploadSpace
     ) -> None:
         self._journal = journal
         self._manager = manager
-        self._workspaces = workspaces
         self._lanes = lanes
         self._space = space
         self._ledger = UploadLedger(space.folder, space.reserve, space.most)
@@ -111,7 +104,7 @@ class SessionFiles:
         row = await self._journal.reads.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
-        yield self._workspaces.of(folder_of(row)).place
+        yield await self._manager.workspace(row)
 
     # Reading
 

@@ -21,7 +21,7 @@ from msgspec import structs
 from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded, OwnedElsewhere
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
-from cellgate.files.workspace import folder_of, new_folder
+from cellgate.files.workspace import new_folder
 from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
@@ -33,6 +33,7 @@ from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.replacement import Moved
 from cellgate.sessions.session import Session
+from cellgate.sessions.settling import Settling
 from cellgate.sessions.shared_workspaces import SharedWorkspaces
 from cellgate.sessions.state import SessionSpec, SessionState
 from cellgate.sessions.takeover import LostBy, end_lost
@@ -61,6 +62,8 @@ class SessionOpener:
     ) -> None:
         self.workspaces = SharedWorkspaces(journal, parts.usage, keys)
         """Workspaces of several sessions."""
+        self.settling = Settling(journal, parts.workspaces, self.workspaces, keys, parts.former)
+        """Homes of sessions in a cluster."""
         self.variables = KeptVariables()
         """Variables of ended sessions."""
         self._journal = journal
@@ -146,30 +149,20 @@ class SessionOpener:
         session = self.make(spec)
         opening.made.set_result(session)
         # Not before it has a kernel: the files at their former gateway are lost by this.
-        placed = partial(self._settle, owned, former, opening) if moved else None
+        placed = partial(self.settling.settle, owned, former, opening) if moved else None
         await session.open(executions, moved=opening.moved, placed=placed)
         self.add(session, opening.reserved, opening.disk)
         return session
 
     async def claimed(self, owned: Owned) -> None:
-        """Claim a key, and make this gateway the home of its session.
+        """Claim a key, and make this gateway the home of its session, which is to be deleted.
 
         If a lost gateway has left the session open, its end is recorded first. Raises OwnedElsewhere and
         StorageError.
         """
         row, moved = await self._claim(owned)
         if moved:
-            await self._settle(owned, row)
-
-    async def _settle(self, owned: Owned, row: SessionRow | None, opening: Opening | None = None) -> None:
-        """Remove the files that this gateway has of a session from before it was elsewhere; be its home.
-
-        `opening`: the one for which it is done.
-        """
-        if row is not None and not await self.workspaces.is_held(row, but=opening):
-            # A cell would take them for the present ones.
-            await self.parts.workspaces.of(folder_of(row)).remove()
-        await self.keys.ownership.settle(*owned)
+            await self.settling.settle(owned, row, keep_files=False)
 
     async def _claim(self, owned: Owned) -> tuple[SessionRow | None, bool]:
         """Claim a key; return the row of its ended session, if any, and whether its files are elsewhere."""

@@ -57,6 +57,12 @@ class Ownership(Protocol):
     async def home(self, principal: str, key: str) -> KeyOwner | None:
         """Return the gateway that has the session's files; None if it is gone, or none has any."""
 
+    async def files_at(self, principal: str, key: str) -> str:
+        """Return the id of the gateway that has the session's files, even if it is gone.
+
+        Empty if it is this one, or none has any.
+        """
+
     async def claim(self, principal: str, key: str) -> KeyOwner:
         """Claim the key for this gateway unless another one is its owner, as for `find`; return the owner.
 
@@ -110,6 +116,9 @@ class Alone(Ownership):
 
     async def home(self, principal: str, key: str) -> KeyOwner | None:
         return OURS
+
+    async def files_at(self, principal: str, key: str) -> str:
+        return ""
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
         return OURS

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cellgate.channels.client import ChannelSettings
     from cellgate.egress.shared import Egress
     from cellgate.execution.run import ExecutionSettings
+    from cellgate.files.former import FormerFolders
     from cellgate.files.workspace import WorkspaceStore
     from cellgate.packages.installer import Installer
     from cellgate.record.spill_ledger import SpillLedger
@@ -73,7 +74,7 @@ class SharedParts:
     now. `usage`: each principal's use; by default nobody has quotas. `observer`: counts and traces events.
     `secrets`, `egress`: without them, no session gets secrets or a network. `processes`: the number of each
     principal's programs; `ports`: of connections to programs. `neighbours`: the sessions of kernels.
-    `ownership`: the gateways of sessions.
+    `ownership`: the gateways of sessions; `former`: their folders, if they share a disk.
     """
 
     pool: KernelPool
@@ -91,3 +92,4 @@ class SharedParts:
     ports: PortCounts = field(default_factory=PortCounts)
     neighbours: Neighbours = field(default_factory=Neighbours)
     ownership: Ownership = field(default_factory=Alone)
+    former: FormerFolders | None = None

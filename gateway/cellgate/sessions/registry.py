@@ -430,10 +430,10 @@ class SessionRegistry:
             raise NotFound(f"No live session {key!r}")
         return session
 
-    def workspace(self, row: SessionRow) -> Path:
-        """Return the folder with the session's files, which may not exist."""
+    async def workspace(self, row: SessionRow) -> Path:
+        """Return the folder with the session's files, which may not exist. Raises StorageError."""
         session = self.get(row.principal, row.key)
-        return self._parts.workspaces.of(folder_of(row)).place if session is None else session.slot.workspace
+        return await self.opener.settling.place(row) if session is None else session.slot.workspace
 
     # Ending
 

@@ -52,8 +52,8 @@ class SharedWorkspaces:
             self._keys.release(other)
         if moved:
             raise CannotShare(
-                f"The files of the session {other[1]!r} were lost with the gateway that had them. Run a cell"
-                " there first: its result tells of the loss, and its new workspace can be shared"
+                f"The gateway that had the files of the session {other[1]!r} is gone. Run a cell there first:"
+                " its result says what became of them, and then they can be shared"
             )
 
     async def load(self) -> set[str]:

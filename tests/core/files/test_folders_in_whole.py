@@ -102,7 +102,7 @@ async def test_others_have_their_turn_while_a_large_folder_is_removed(tmp_path: 
     house = await House.open(tmp_path / "house")
     lanes = ThreadLanes(1)
     space = UploadSpace(tmp_path, 0, 0)
-    files = SessionFiles(house.journal, house.manager, None, lanes, space)  # type: ignore[arg-type]
+    files = SessionFiles(house.journal, house.manager, lanes, space)
     session, _ = await house.manager.get_or_create("ada", BODY)
     folder = session.slot.workspace / "many"
     folder.mkdir()

@@ -37,49 +37,11 @@ from cellgate_kernels.base.errors import DeadlinePassed, GatewayFault
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.core.fakes import House
+from tests.core.shared_keys import Keys, Shared
 
 THERE = "http://other:8888"
 KEY = ("ada", "s")
 BODY = SessionBody(session="s")
-Keys = dict[tuple[str, str], str]
-
-
-class Shared(Ownership):
-    """One gateway's view of keys that two gateways have in common. `homes`: where sessions' files are."""
-
-    def __init__(self, here: str, keys: Keys, homes: Keys | None = None) -> None:
-        self.here, self.keys = here, keys
-        self.homes = {} if homes is None else homes
-
-    @property
-    def node(self) -> str:
-        return self.here
-
-    async def find(self, principal: str, key: str) -> KeyOwner | None:
-        at = self.keys.get((principal, key))
-        return None if at is None else OURS if at == self.here else KeyOwner(at)
-
-    async def home(self, principal: str, key: str) -> KeyOwner | None:
-        at = self.homes.get((principal, key))
-        return None if at is None else OURS if at == self.here else KeyOwner(at)
-
-    async def claim(self, principal: str, key: str) -> KeyOwner:
-        self.keys.setdefault((principal, key), self.here)
-        owner = await self.find(principal, key)
-        assert owner is not None
-        moved = owner == OURS and self.homes.setdefault((principal, key), self.here) != self.here
-        return KeyOwner(moved=True) if moved else owner
-
-    async def settle(self, principal: str, key: str) -> None:
-        assert self.keys[principal, key] == self.here
-        self.homes[principal, key] = self.here
-
-    def release(self, principal: str, key: str) -> None:
-        if self.keys.get((principal, key)) == self.here:
-            del self.keys[principal, key]
-
-    def address_of(self, node: str) -> str | None:
-        return None
 
 
 @pytest.fixture
@@ -257,7 +219,10 @@ async def test_old_files_are_gone_before_the_session_is_settled_here(house: Hous
     async def fails(*_: object, **__: object) -> bool:
         raise StorageError("The database is away")
 
-    for owner, name in ((house.manager.opener.workspaces, "is_held"), (house.manager.keys.ownership, "settle")):
+    for owner, name in (
+        (house.manager.opener.workspaces, "is_held"),
+        (house.manager.keys.ownership, "settle"),
+    ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, name, fails)
             with pytest.raises(StorageError):

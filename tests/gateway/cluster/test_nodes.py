@@ -202,6 +202,36 @@ def test_a_node_that_was_frozen_is_fenced(start_node: StartNode, database: str) 
     assert is_valid(database)
 
 
+def test_on_a_disk_that_gateways_share_files_come_along(
+    start_node: StartNode, database: str, tmp_path: Path
+) -> None:
+    """After a crash, of sessions with a running cell, idle and ended; and back after an orderly stop."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = {"workspaces_shared": disk, "cull_interval": 0.1, **SHORT}
+    one, two = start_node(**options), start_node(**options)
+    one.post("/v1/sessions", {"session": "ended", "limits": {"idle_timeout": 0.5}})
+    for session in ("idle", "runs", "ended"):
+        one.execute(session, f"open('a', 'w').write('{session}')")
+    one.request("PUT", "/v1/sessions/idle/files/folder/b", b"uploaded")
+    one.submit("runs", FLOOD)
+    until(lambda: one.printed("runs", "tick"), "nothing is printed")
+    until(lambda: one.model("ended")["state"] == "ended", "the session does not end")
+    one.kill()
+    until(lambda: two.get("/v1/sessions/ended/files/a").body == b"ended", "its files are not read")
+    for session in ("idle", "runs", "ended"):
+        result = taken_over(two, session, "open('a').read()")
+        assert (result["kernel"]["files"], result["text"]) == ("kept", f"'{session}'")
+    assert two.get("/v1/sessions/idle/files/folder/b").body == b"uploaded"
+    one = start_node(one.data_dir, advertise=url("one"), **options)
+    assert "belongs to no recorded session" not in one.log.read_text()
+    assert two.stop() == 0
+    result = taken_over(one, "idle", "open('folder/b').read()")
+    assert (result["kernel"]["files"], result["text"]) == ("kept", "'uploaded'")
+    assert len([*two.workspaces.iterdir()]) == 2
+    assert is_valid(database)
+
+
 def test_an_outage_of_the_database_moves_no_session(
     start_node: StartNode, postgres_server: PostgresServer, database: str
 ) -> None:

@@ -92,7 +92,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
             *("max_lifetime", "quotas", "preload", "container_per", "record", "journal_sync"),
-            *("cluster", "advertise", "lease", "beat"),
+            *("cluster", "advertise", "lease", "beat", "workspaces_shared"),
             allowed_hosts="allow-host",
             allowed_origins="allow-origin",
         ),
@@ -334,8 +334,9 @@ class ServeApp(IdentityOptions, PackageOptions):
                     "--advertise is missing: with --cluster, give the address at which the other gateways"
                     " reach this one, such as --advertise http://10.0.0.7:8888"
                 )
-            return check_cluster(given)
-        for name in ("advertise", "lease", "beat", "cluster_key"):
+            disk = str(absolute(given.workspaces)) if given.workspaces else ""
+            return check_cluster(replace(given, workspaces=disk))
+        for name in ("advertise", "lease", "beat", "workspaces_shared", "cluster_key"):
             if is_given(self, name):
                 raise UsageError(f"{self.option(name)} needs --cluster")
         return None

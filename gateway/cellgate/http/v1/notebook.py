@@ -101,6 +101,6 @@ class BundleHandler(DownloadHandler):
         moment = await services.sessions.archive.moment(self.owner, key, self.login.reach)
         # A reader without permission for the session's files gets the bundle without them.
         readable = Permission.FILES in self.login.permissions
-        workspace = services.sessions.manager.workspace(moment.session) if readable else None
+        workspace = await services.sessions.manager.workspace(moment.session) if readable else None
         parts = services.sessions.archive.exports.bundle(moment, workspace)
         await self.send(parts, kind="application/zip", name=f"{key}.zip")
