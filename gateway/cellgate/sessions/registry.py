@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 COPY_SECONDS = 20.0
 """Seconds that a gateway waits at its shutdown for copies of files that sessions share."""
+CLOSED = "gateway_shutdown"
+"""The cause of the ends that the gateway's own end brings."""
 _LIVES = 2
 """Most lives of a session that a request tries, if each ends just then."""
 
@@ -100,7 +102,7 @@ class SessionRegistry:
         self.keys.closing = True
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
-        """Refuse new work, give running cells `grace` seconds, then end all sessions.
+        """Refuse new work, give running cells `grace` seconds, then end all sessions; idle ones at once.
 
         With `keep_kernels`, recorded sessions do not end: the next gateway resumes them.
         """
@@ -109,7 +111,10 @@ class SessionRegistry:
             self._culler.cancel()
         quiet = Supervisor()
         for session in self.keys.sessions():
-            quiet.start(session.runs.until_quiet(), f"quiet {session.row.key}", session=session.row.key)
+            ids = {"session": session.row.key}
+            quiet.start(
+                self._close_idle(session, keep_kernels=keep_kernels), f"quiet {session.row.key}", **ids
+            )
         try:
             async with asyncio.timeout(grace):
                 await quiet.finished()
@@ -122,12 +127,21 @@ class SessionRegistry:
         # Files that are not copied by then stay in place for the next gateway.
         self._parts.workspaces.patience.end_in(COPY_SECONDS)
         for session in self.keys.sessions():
-            recorded = session.row.principal != ""
-            kept = keep_kernels and recorded and session.kernel is not None and session.kernel.stored
-            self.end_later(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
+            kept = keep_kernels and _can_be_kept(session)
+            self.end_later(session, CLOSED, keep_files=True, keep_kernel=kept)
         # Purges, openings and ends in progress, including those just started.
         await self._tasks.finished()
         await self.purger.close()
+
+    async def _close_idle(self, session: Session, *, keep_kernels: bool) -> None:
+        """End a session once its own cells have ended, if it is idle: then another gateway may have it.
+
+        `keep_kernels`: leave it to the next gateway, if it can go on there.
+        """
+        await session.runs.until_quiet()
+        kept = keep_kernels and _can_be_kept(session)
+        if not (kept or session.ending or session.idle_since is None):
+            self.end_later(session, CLOSED, keep_files=True)
 
     def kernel_ids(self) -> set[str]:
         """Return the kernels of live sessions."""
@@ -537,6 +551,11 @@ def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -
     if asked is not None and limits.resources.disk != disk:
         raise InvalidInput(f"limits.disk: the workspace of session {other.key!r} has {disk} bytes")
     return replace(limits, resources=replace(limits.resources, disk=disk))
+
+
+def _can_be_kept(session: Session) -> bool:
+    """Return whether the next gateway can go on with the session and its kernel."""
+    return session.row.principal != "" and session.kernel is not None and session.kernel.stored
 
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:
