@@ -247,6 +247,6 @@ def test_a_gateway_that_ends_lets_idle_sessions_go_before_cells_have_ended(world
         world.pass_time(0.5)
         left.append([key for key in ("idle", "short", "long") if world.live(key)])
         world.pass_time(1.5)
-    world.run(closing)
+    world.run(asyncio.wait_for(closing, 100))
     assert left == [["short", "long"], ["long"]]
     assert [each.run.machine.outcome().status for each in asked if each.run] == ["ok", "ok"]

@@ -111,10 +111,8 @@ class SessionRegistry:
             self._culler.cancel()
         quiet = Supervisor()
         for session in self.keys.sessions():
-            ids = {"session": session.row.key}
-            quiet.start(
-                self._close_idle(session, keep_kernels=keep_kernels), f"quiet {session.row.key}", **ids
-            )
+            work = self._close_idle(session, keep_kernels=keep_kernels)
+            quiet.start(work, f"quiet {session.row.key}", session=session.row.key)
         try:
             async with asyncio.timeout(grace):
                 await quiet.finished()
