@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 async def _nothing(_: str) -> None:
-    """Publish nothing."""
+    """Publish nothing until the sessions are known."""
 
 
 class NodeUses(ClusterUses):
