@@ -106,13 +106,23 @@ class SessionRegistry:
 
         With `keep_kernels`, recorded sessions do not end: the next gateway resumes them.
         """
+
+        def is_kept(session: Session) -> bool:
+            recorded = session.row.principal != ""
+            return keep_kernels and recorded and session.kernel is not None and session.kernel.stored
+
+        async def end_when_idle(session: Session) -> None:
+            await session.runs.until_quiet()
+            if not (is_kept(session) or session.ending or session.idle_since is None):
+                # Another gateway may have it now.
+                self.end_later(session, CLOSED, keep_files=True)
+
         self.refuse_work()
         if self._culler is not None:
             self._culler.cancel()
         quiet = Supervisor()
         for session in self.keys.sessions():
-            work = self._close_idle(session, keep_kernels=keep_kernels)
-            quiet.start(work, f"quiet {session.row.key}", session=session.row.key)
+            quiet.start(end_when_idle(session), f"quiet {session.row.key}", session=session.row.key)
         try:
             async with asyncio.timeout(grace):
                 await quiet.finished()
@@ -125,21 +135,10 @@ class SessionRegistry:
         # Files that are not copied by then stay in place for the next gateway.
         self._parts.workspaces.patience.end_in(COPY_SECONDS)
         for session in self.keys.sessions():
-            kept = keep_kernels and _can_be_kept(session)
-            self.end_later(session, CLOSED, keep_files=True, keep_kernel=kept)
+            self.end_later(session, CLOSED, keep_files=True, keep_kernel=is_kept(session))
         # Purges, openings and ends in progress, including those just started.
         await self._tasks.finished()
         await self.purger.close()
-
-    async def _close_idle(self, session: Session, *, keep_kernels: bool) -> None:
-        """End a session once its own cells have ended, if it is idle: then another gateway may have it.
-
-        `keep_kernels`: leave it to the next gateway, if it can go on there.
-        """
-        await session.runs.until_quiet()
-        kept = keep_kernels and _can_be_kept(session)
-        if not (kept or session.ending or session.idle_since is None):
-            self.end_later(session, CLOSED, keep_files=True)
 
     def kernel_ids(self) -> set[str]:
         """Return the kernels of live sessions."""
@@ -549,11 +548,6 @@ def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -
     if asked is not None and limits.resources.disk != disk:
         raise InvalidInput(f"limits.disk: the workspace of session {other.key!r} has {disk} bytes")
     return replace(limits, resources=replace(limits.resources, disk=disk))
-
-
-def _can_be_kept(session: Session) -> bool:
-    """Return whether the next gateway can go on with the session and its kernel."""
-    return session.row.principal != "" and session.kernel is not None and session.kernel.stored
 
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:
