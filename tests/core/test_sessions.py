@@ -230,3 +230,23 @@ def test_two_requests_with_one_key_are_one_execution_though_their_session_ends_j
     world.pass_time(1)
     assert first.session is second.session is not session
     assert first.execution is second.execution
+
+
+def test_a_gateway_that_ends_lets_idle_sessions_go_before_cells_have_ended(world: World) -> None:
+    """Other gateways may have them: those that are idle at once, others when their own cells have ended."""
+    asked = [world.ask("short", "slow 2"), world.ask("long", "slow 5")]
+    world.run(world.session("idle"))
+    world.pass_time(1)
+
+    async def close() -> asyncio.Task[None]:
+        return asyncio.ensure_future(world.manager.close(10))
+
+    closing = world.run(close())
+    left = []
+    for _ in range(2):
+        world.pass_time(0.5)
+        left.append([key for key in ("idle", "short", "long") if world.live(key)])
+        world.pass_time(1.5)
+    world.run(asyncio.wait_for(closing, 100))
+    assert left == [["short", "long"], ["long"]]
+    assert [each.run.machine.outcome().status for each in asked if each.run] == ["ok", "ok"]

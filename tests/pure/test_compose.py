@@ -121,6 +121,14 @@ def test_gateways_differ_in_their_numbers_alone() -> None:
     assert servers == [(number * 8, f"gateway-{number}:8888") for number in numbers] * 4
 
 
+def test_a_proxy_before_haproxy_sets_what_haproxy_leaves_to_it() -> None:
+    haproxy = (DEPLOY / "haproxy" / "haproxy.cfg").read_text()
+    left = set(re.findall(r"(?:set|del)-header (X-\S+)(?: \S+)? unless before$", haproxy, re.MULTILINE))
+    assert left == {"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host"}
+    nginx = (DEPLOY / "nginx.conf").read_text()
+    assert left <= set(re.findall(r"^ +proxy_set_header (\S+) \$\w+;$", nginx, re.MULTILINE))
+
+
 def test_serve_knows_the_gateways_settings() -> None:
     for name, service in gateways().items():
         command, *words = service["command"]

@@ -182,11 +182,19 @@ def test_ports_are_the_containers() -> None:
     for service in of("Service"):
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in ports
-    for probe in ("readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container()[probe]["httpGet"]["port"] in ports
     (rule,) = one("NetworkPolicy")["spec"]["ingress"]
     assert {port["port"] for port in rule["ports"]} == {*ports}
     assert [*ports.values()] == [serve_app().port]
+
+
+def test_pods_that_have_started_stay_reachable_while_none_is_ready() -> None:
+    """As while PostgreSQL is away, which all of them notice at once."""
+    paths = {
+        name: container()[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")
+    }
+    assert paths == {"startup": "/readyz", "readiness": "/healthz", "liveness": "/healthz"}
 
 
 def test_a_gateway_is_reached_by_the_name_it_tells_the_others() -> None:
@@ -286,6 +294,6 @@ def test_kustomize_makes_one_text_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["10.1.2.3:8888", "[fd00::3]:8888"])
 def test_a_gateway_on_all_addresses_answers_probes(host: str) -> None:
     """A probe that says nothing else has the pod's address as `Host`."""
-    for probe in ("readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert "httpHeaders" not in container()[probe]["httpGet"]
     replace(OPEN, any_address=serve_app().ip == "0.0.0.0").check_host(host)

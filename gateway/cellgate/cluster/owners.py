@@ -15,7 +15,13 @@ from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
 from cellgate.cluster.nodes import NodeState, node_of
 from cellgate.errors import Draining, NodeFull, StorageError
-from cellgate.record.store.postgresql.record_connection import Connection, RecordAddress, RecordConnection
+from cellgate.record.store.postgresql.record_connection import (
+    Connection,
+    RecordAddress,
+    RecordConnection,
+    execute,
+    first_row,
+)
 from cellgate.sessions.ownership import OURS, KeyOwner, Owned, Ownership
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -48,9 +54,7 @@ class KeyOwners(Ownership):
         return self._membership.node
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
-        asked = self._membership.asked(principal=principal, key=key)
-        found = await self._db.repeatable(_row, statements.FIND, asked)
-        return None if found is None else self._owner(*found)
+        return await self._found(statements.FIND, principal, key)
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
         asked = self._membership.asked(principal=principal, key=key)
@@ -78,8 +82,11 @@ class KeyOwners(Ownership):
         raise StorageError("Too many gateways claim this session at the same time; try again")
 
     async def home(self, principal: str, key: str) -> KeyOwner | None:
+        return await self._found(statements.HOME, principal, key)
+
+    async def _found(self, statement: str, principal: str, key: str) -> KeyOwner | None:
         asked = self._membership.asked(principal=principal, key=key)
-        found = await self._db.repeatable(_row, statements.HOME, asked)
+        found = await self._db.repeatable(first_row, statement, asked)
         return None if found is None else self._owner(*found)
 
     async def files_at(self, principal: str, key: str) -> str:
@@ -89,7 +96,7 @@ class KeyOwners(Ownership):
 
     async def settle(self, principal: str, key: str) -> None:
         asked = self._membership.asked(principal=principal, key=key)
-        await self._db.repeatable(_do, statements.SETTLE, asked)
+        await self._db.repeatable(execute, statements.SETTLE, asked)
 
     def _owner(self, node: str, url: str | None) -> KeyOwner:
         return OURS if node == self.node else KeyOwner(url or UNKNOWN, node)
@@ -107,7 +114,7 @@ class KeyOwners(Ownership):
 
     def _claim(self, db: Connection, owned: Owned, asked: dict[str, object]) -> tuple[Any, ...]:
         self._claims.pop(owned, None)
-        found = _row(db, statements.CLAIM, asked)
+        found = first_row(db, statements.CLAIM, asked)
         assert found is not None
         if found[-1] is not None:
             self._claims[owned] = found[-1]
@@ -115,7 +122,7 @@ class KeyOwners(Ownership):
 
     def _release(self, db: Connection, owned: Owned, asked: dict[str, object]) -> None:
         # Unknown of a key that a former process of this node has claimed: then any claim of the node ends.
-        _do(db, statements.RELEASE, {**asked, "claims": self._claims.pop(owned, None)})
+        execute(db, statements.RELEASE, {**asked, "claims": self._claims.pop(owned, None)})
 
     def address_of(self, node: str) -> str | None:
         found = [each for each in self._membership.nodes.values() if each.id.startswith(node)]
@@ -134,7 +141,7 @@ class KeyOwners(Ownership):
             raise NodeFull("This gateway has no room for another session; one of its cluster has")
 
     async def held(self) -> Collection[Owned]:
-        await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
+        await self._db.repeatable(execute, statements.RELEASE_ENDED, self._membership.asked())
         return await self._db.repeatable(_keys, statements.HELD, self._membership.asked())
 
     # ---- sessions that other nodes took over --------------------------------------------------------------
@@ -164,15 +171,11 @@ class KeyOwners(Ownership):
         """Free the keys of all sessions that have ended."""
         try:
             await self._tasks.finished()
-            await self._db.repeatable(_do, statements.RELEASE_ENDED, self._membership.asked())
+            await self._db.repeatable(execute, statements.RELEASE_ENDED, self._membership.asked())
         except StorageError as error:
             logger.warning("The keys of this node could not be released: %s", error.message)
         finally:
             await self._db.close()
-
-
-def _row(db: Connection, statement: str, asked: dict[str, object]) -> tuple[Any, ...] | None:
-    return db.execute(statement, asked, prepare=True).fetchone()
 
 
 def _others_room(db: Connection, node: str) -> bool:
@@ -183,10 +186,6 @@ def _others_room(db: Connection, node: str) -> bool:
 
 def _keys(db: Connection, statement: str, asked: dict[str, object]) -> list[Owned]:
     return [(principal, key) for principal, key in db.execute(statement, asked)]
-
-
-def _do(db: Connection, statement: str, asked: dict[str, object]) -> None:
-    db.execute(statement, asked)
 
 
 async def _end_of(freed: asyncio.Future[None]) -> None:

@@ -5,7 +5,7 @@ the database's. `owners` says which node has a key (`node`; NULL: none), which o
 claim (`former`), and where the session's files are (`home`): a claim leaves that alone, and `SETTLE` changes
 it once the claiming node has no older files. `claims` counts the claims of a key: a release names the one
 that it ends, so one that comes late ends no later one. A claim of another node's key also raises the epoch of
-the session's record. `shares` has what each principal's sessions use at each node: number, bytes of memory,
+the session's record. `uses` has what each principal's sessions use at each node: number, bytes of memory,
 processors and bytes of disk. All of a principal is one row, which its updates lock, so sums are exact.
 """
 
@@ -37,8 +37,8 @@ CREATE TABLE IF NOT EXISTS owners (
     PRIMARY KEY (principal, key)
 ) WITH (fillfactor = 50);
 ALTER TABLE owners ADD COLUMN IF NOT EXISTS claims bigint NOT NULL DEFAULT 0;
-CREATE TABLE IF NOT EXISTS shares (
-    principal text PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS uses (
+    principal text COLLATE "C" PRIMARY KEY,
     by_node jsonb NOT NULL
 ) WITH (fillfactor = 50);
 CREATE INDEX IF NOT EXISTS owners_of_node ON owners (node) WHERE node IS NOT NULL
@@ -82,20 +82,28 @@ BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
 Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
 LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
 DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
-_UNSHARED = """rest AS MATERIALIZED (SELECT s.principal, s.by_node - g.id AS by_node
-        FROM shares AS s JOIN gone AS g ON s.by_node ? g.id ORDER BY s.principal FOR UPDATE OF s),
-    emptied AS (DELETE FROM shares AS s USING rest AS r
-        WHERE s.principal = r.principal AND r.by_node = jsonb_build_object()),
-    reduced AS (UPDATE shares AS s SET by_node = r.by_node FROM rest AS r
-        WHERE s.principal = r.principal AND r.by_node <> jsonb_build_object())"""
-"""Removes the use of the nodes in `gone`, and rows that have no other node's. All nodes lock the rows in one
-order, so they never wait for each other in a circle. `rest` is read from the locked rows, which may be newer
-than the statement's snapshot.
-"""
+
+
+def _removed(of_whom: str) -> str:
+    """Return the parts of a statement that remove the use of the nodes in `gone`, and rows that have no other
+    node's.
+
+    All nodes lock the rows in one order, so they never wait for each other in a circle. `rest` is read from
+    the locked rows, which may be newer than the statement's snapshot.
+    """
+    return f"""rest AS MATERIALIZED (SELECT u.principal, u.by_node - g.id AS by_node
+        FROM uses AS u JOIN gone AS g ON u.by_node ? g.id WHERE {of_whom}
+        ORDER BY u.principal FOR UPDATE OF u),
+    emptied AS (DELETE FROM uses AS u USING rest AS r
+        WHERE u.principal = r.principal AND r.by_node = jsonb_build_object()),
+    reduced AS (UPDATE uses AS u SET by_node = r.by_node FROM rest AS r
+        WHERE u.principal = r.principal AND r.by_node <> jsonb_build_object())"""  # noqa: S608
+
+
 REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
         AND (state = 'down' OR NOT ({_LIVES})) RETURNING id),
     freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone)),
-    {_UNSHARED}
+    {_removed("TRUE")}
     SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
 
@@ -174,15 +182,19 @@ _USED = f"""SELECT coalesce(sum((e.value->>0)::bigint), 0)::bigint AS sessions,
         coalesce(sum((e.value->>1)::bigint), 0)::bigint AS memory,
         coalesce(round(sum((e.value->>2)::numeric), 6), 0)::float8 AS cpus,
         coalesce(sum((e.value->>3)::bigint), 0)::bigint AS disk
-    FROM jsonb_each(s.by_node) AS e JOIN nodes AS n ON n.id = e.key
+    FROM jsonb_each(u.by_node) AS e JOIN nodes AS n ON n.id = e.key
     WHERE e.key <> %(node)s AND n.state <> 'down' AND {_MAY_LIVE}"""  # noqa: S608
-SHARES: Final = f"""WITH {_ME} SELECT s.principal, o.sessions, o.memory, o.cpus, o.disk
-    FROM shares AS s, LATERAL ({_USED}) AS o WHERE s.principal = ANY(%(principals)s)"""  # noqa: S608
+_USED_BY_OTHERS = f"""WITH {_ME} SELECT u.principal, o.sessions, o.memory, o.cpus, o.disk
+    FROM uses AS u, LATERAL ({_USED}) AS o"""  # noqa: S608
+USES_OF_OTHERS: Final = f"{_USED_BY_OTHERS} WHERE u.principal = ANY(%(principals)s)"
 """Returns what principals use at the other nodes, but for those that this one may find dead."""
-SHARE: Final = f"""WITH {_ME}, written AS (INSERT INTO shares AS s (principal, by_node)
+FIRST_USES: Final = f"""{_USED_BY_OTHERS}
+    WHERE u.principal > %(after)s AND (o.sessions > 0 OR o.disk > 0) ORDER BY u.principal LIMIT %(limit)s"""
+"""Returns the same of the first principals, by name, of those that use something there."""
+WRITE_USE: Final = f"""WITH {_ME}, written AS (INSERT INTO uses AS u (principal, by_node)
         SELECT %(principal)s, jsonb_build_object(id, jsonb_build_array(%(sessions)s::bigint,
             %(memory)s::bigint, %(cpus)s::float8, %(disk)s::bigint)) FROM me
-    ON CONFLICT (principal) DO UPDATE SET by_node = s.by_node || excluded.by_node
+    ON CONFLICT (principal) DO UPDATE SET by_node = u.by_node || excluded.by_node
         WHERE NOT EXISTS (SELECT FROM ({_USED}) AS o
             WHERE o.sessions + %(sessions)s > %(most_sessions)s::bigint
                 OR o.memory + %(memory)s > %(most_memory)s::bigint
@@ -193,5 +205,10 @@ SHARE: Final = f"""WITH {_ME}, written AS (INSERT INTO shares AS s (principal, b
 """Replaces what a principal uses at this node, unless it is too much together with the others' use. A limit
 that is NULL is none. Returns whether the node is this process, and whether the use was replaced.
 """
-UNSHARE: Final = f"WITH gone AS (SELECT %(node)s::text AS id), {_UNSHARED} SELECT id FROM gone"  # noqa: S608
+REMOVE_USE: Final = f"""WITH {_ME}, gone AS (SELECT id FROM me),
+    {_removed("u.principal = %(principal)s")}
+    SELECT EXISTS (SELECT FROM me), TRUE"""  # noqa: S608
+"""Removes what a principal used at this node; returns the same."""
+REMOVE_USES: Final = f"""WITH gone AS (SELECT %(node)s::text AS id), {_removed("TRUE")}
+    SELECT id FROM gone"""  # noqa: S608
 """Removes what a former process of this node used."""

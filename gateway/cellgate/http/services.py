@@ -16,7 +16,7 @@ from cellgate.sessions.sandboxes import Sandboxes
 if TYPE_CHECKING:
     from cellgate.cluster.membership import Membership
     from cellgate.cluster.owners import KeyOwners
-    from cellgate.cluster.quota_shares import QuotaShares
+    from cellgate.cluster.uses import NodeUses
     from cellgate.console.assets import Assets
     from cellgate.console.sign_ins import SignIns
     from cellgate.http.access import AccessPolicy
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """This gateway as a node of a cluster, and the owners of the sessions there."""
+    """This gateway as a node of a cluster, the owners of the sessions there, and the uses of quotas."""
 
     membership: Membership
     owners: KeyOwners
-    shares: QuotaShares | None
+    uses: NodeUses
 
 
 @dataclass(frozen=True, slots=True)

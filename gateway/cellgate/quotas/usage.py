@@ -26,8 +26,8 @@ from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.fairness.minute import Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
-from cellgate.quotas.elsewhere import NOTHING, Sums, UseElsewhere
-from cellgate.quotas.quotas import NO_QUOTAS, Policy, Quotas
+from cellgate.quotas.cluster_uses import CPU_DIGITS, NOTHING, ClusterUses, Sums, is_above
+from cellgate.quotas.quotas import NO_QUOTAS, UNLIMITED, Policy, Quotas
 from cellgate_kernels.base.resources import ResourceLimits
 
 COUNTED: Final = (
@@ -52,8 +52,6 @@ GLANCE_SECONDS = 1.0
 """The longest wait for the use at other gateways of somebody who only reads it."""
 MOST_TRIES = 8
 """The most attempts to tell the others of a reservation, if what they have reserved changes just then."""
-TINY = 1e-9
-"""Processors by which sums of fractions may differ."""
 
 Clock = Callable[[], float]
 Told = Callable[[str], None]
@@ -123,19 +121,18 @@ class Account:
         self.quotas = quotas
         self.record: int | None = None
         """Bytes of its record, if they are measured; `Usage` keeps them when the account is forgotten."""
-        self.elsewhere = NOTHING
+        self.sums = NOTHING
+        """The use of its sessions at this gateway."""
+        self.of_others = NOTHING
         """Its use at other gateways of a cluster, as last looked up."""
-        self.confirming = asyncio.Lock()
-        """Held while other gateways are told of a reservation."""
+        self.publishing = asyncio.Lock()
+        """Held while other gateways are told of its use."""
         self._clock = clock
         self._refused = refused
         self._changed = changed
-        self._sessions = 0
+        self._unconfirmed: dict[Reservation, Sums] = {}
         self._running = 0
         self._queued = 0
-        self._memory = 0
-        self._cpus = 0.0
-        self._disk = 0
         self._requests = Minute()
         self._bytes = Minute()
         self._network = Minute()
@@ -147,20 +144,20 @@ class Account:
     def idle(self) -> bool:
         """Whether a new account would be equal."""
         now = self._clock()
-        used = self._sessions or self._running or self._queued
+        used = self.sums.sessions or self._running or self._queued
         lately = self._requests.used(now) or self._bytes.used(now) or self._network.used(now)
         limit = self.quotas.network_bytes_per_minute
         return not (used or lately) and (limit is None or self._network_pace.is_behind(limit, now))
 
     def uses(self) -> dict[str, Use]:
         """Return the use of every quota, by its name."""
-        now, sums = self._clock(), self.sums.plus(self.elsewhere)
+        now, sums = self._clock(), self.sums.plus(self.of_others)
         used: Mapping[str, float | None] = {
             "sessions": sums.sessions,
             "running": self._running,
             "queued": self._queued,
             "memory": sums.memory,
-            "cpus": round(sums.cpus, 6),
+            "cpus": sums.cpus,
             "disk": sums.disk,
             "record": self.record,
             "requests_per_minute": self._requests.used(now),
@@ -176,69 +173,64 @@ class Account:
 
         `without_disk`: its disk is another session's, and already reserved.
         """
-        disk = 0 if without_disk else limits.disk
-        self.check_sums(Sums(1, limits.memory, limits.cpus, disk))
+        use = _use_of(limits, without_disk=without_disk)
+        self.check_sums(use)
         self.check_record()
-        return self._reserved(limits, disk)
+        return self._reserved(use)
 
     def check_sums(self, more: Sums) -> None:
         """Check that there is room for one more session's use. Raises PrincipalQuotaExceeded."""
         advice = "end a session, or ask for less"
-        used = self.sums.plus(self.elsewhere)
+        used = self.sums.plus(self.of_others)
         self._check_sum("sessions", used.sessions, more.sessions, self.quotas.sessions, "end a session first")
         self._check_sum("memory", used.memory, more.memory, self.quotas.memory, advice)
         self._check_sum("cpus", used.cpus, more.cpus, self.quotas.cpus, advice)
         self._check_sum("disk", used.disk, more.disk, self.quotas.disk, advice)
 
-    @property
-    def sums(self) -> Sums:
-        """The use of its sessions at this gateway."""
-        return Sums(self._sessions, self._memory, round(self._cpus, 6), self._disk)
+    def confirmed(self, also: Reservation | None = None) -> Sums:
+        """Return `sums` without the reservations that are not confirmed yet, but for one, if it is given."""
+        found = self.sums
+        for reserved, use in self._unconfirmed.items():
+            found = found if reserved is also else found.plus(use, -1)
+        return found
+
+    def confirm(self, reserved: Reservation) -> None:
+        """Note that other gateways, if there are any, may be told of a session's reservation."""
+        self._unconfirmed.pop(reserved, None)
 
     def reserve_disk(self, count: int) -> Reservation:
         """Reserve bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
         advice = "end a session, which frees its own and what its checkpoints have reserved"
-        used = self.sums.plus(self.elsewhere)
+        used = self.sums.plus(self.of_others)
         self._check_sum("disk", used.disk, count, self.quotas.disk, advice, "its checkpoints need")
         return self.adopt_disk(count)
 
     def adopt_disk(self, count: int) -> Reservation:
         """Count bytes of disk that are already in use, whatever the quotas are."""
 
-        def add(more: int) -> None:
-            self._disk += more
-            self._changed(self.name)
-
-        add(count)
-        return Reservation(lambda: add(-count))
-
-    def replace_session(
-        self, former: Reservation, limits: ResourceLimits, *, without_disk: bool = False
-    ) -> Reservation:
-        """Reserve room with new limits, and release `former`. Raises as `reserve_session`."""
-        former.release()
-        return self.reserve_session(limits, without_disk=without_disk)
+        use = Sums(disk=count)
+        self._count(use)
+        return Reservation(lambda: self._count(use, -1))
 
     def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
         """Count an existing session, whatever the quotas are."""
-        reserved = self._reserved(limits, 0 if without_disk else limits.disk)
-        self._changed(self.name)
+        use = _use_of(limits, without_disk=without_disk)
+        self._count(use)
+        return Reservation(lambda: self._count(use, -1))
+
+    def _reserved(self, use: Sums) -> Reservation:
+        def give_back() -> None:
+            self.confirm(reserved)
+            self._count(use, -1)
+
+        reserved = Reservation(give_back)
+        self._unconfirmed[reserved] = use
+        self.sums = self.sums.plus(use)
         return reserved
 
-    def _reserved(self, limits: ResourceLimits, disk: int) -> Reservation:
-        def give_back() -> None:
-            self._count(limits, disk, -1)
-            self._changed(self.name)
-
-        self._count(limits, disk, 1)
-        return Reservation(give_back)
-
-    def _count(self, limits: ResourceLimits, disk: int, sign: int) -> None:
-        self._sessions += sign
-        self._memory += sign * limits.memory
-        self._disk += sign * disk
-        # Exactly zero without sessions: sums of fractions may leave a rest.
-        self._cpus = self._cpus + sign * limits.cpus if self._sessions else 0.0
+    def _count(self, use: Sums, sign: int = 1) -> None:
+        self.sums = self.sums.plus(use, sign)
+        self._changed(self.name)
 
     def _check_sum(
         self,
@@ -249,7 +241,7 @@ class Account:
         advice: str,
         needs: str = "this session asks for",
     ) -> None:
-        if limit is not None and _is_above(used + more, limit):
+        if limit is not None and is_above(used + more, limit):
             asked = "" if quota == "sessions" else f", and {needs} {_plain(more)}"
             raise self._exceeded(quota, limit, used, f"are used by live sessions{asked}: {advice}")
 
@@ -395,15 +387,9 @@ class Account:
         )
 
 
-def _is_exceeded(account: Account) -> bool:
-    """Return whether a principal's sessions use more than its quotas, with those at other gateways."""
-    used, quotas = account.sums.plus(account.elsewhere), account.quotas
-    sums = (used.sessions, used.memory, used.cpus, used.disk)
-    return any(_is_above(sum_, limit) for sum_, limit in zip(sums, quotas.of_sums, strict=True))
-
-
-def _is_above(used: float, limit: float | None) -> bool:
-    return limit is not None and used > limit + TINY
+def _use_of(limits: ResourceLimits, *, without_disk: bool) -> Sums:
+    """Return what a session with these limits uses."""
+    return Sums(1, limits.memory, round(limits.cpus, CPU_DIGITS), 0 if without_disk else limits.disk)
 
 
 def _message(quota: str, limit: float, used: float, said: str) -> str:
@@ -437,8 +423,8 @@ class Usage:
         self._records: dict[str, int] = {}
         self.measures_records = False
         """Whether the sizes of records are known, and `recorded` must update them."""
-        self.elsewhere: UseElsewhere | None = None
-        """The use of quotas at other gateways, in a cluster that has quotas."""
+        self.cluster: ClusterUses | None = None
+        """The uses of quotas at the gateways of a cluster, if this is one of it."""
         self._sweep_at = FIRST_SWEEP
 
     def __len__(self) -> int:
@@ -462,43 +448,57 @@ class Usage:
     # Other gateways of a cluster
 
     def _changed(self, name: str) -> None:
-        if self.elsewhere is not None:
-            self.elsewhere.changed(name)
+        if self.cluster is not None:
+            self.cluster.changed(name)
 
     async def look(self, accounts: Iterable[Account]) -> None:
         """Look up the use at other gateways, of accounts with quotas for sums. Raises StorageError."""
+        if self.cluster is None:
+            return
         asked = {account.name: account for account in accounts if any(account.quotas.of_sums)}
-        if self.elsewhere is not None and asked:
-            found = await self.elsewhere.others([*asked])
+        if asked:
+            found = await self.cluster.of_others([*asked])
             for name, account in asked.items():
-                account.elsewhere = found.get(name, NOTHING)
+                account.of_others = found.get(name, NOTHING)
 
-    async def glance(self, accounts: Iterable[Account]) -> None:
+    async def glance(self, account: Account) -> None:
         """Look as `look` does, but only for a moment: otherwise what was last known stays."""
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(GLANCE_SECONDS):
-                await self.look(accounts)
+                await self.look([account])
 
     async def confirm(self, name: str, reserved: Reservation) -> None:
         """Tell the other gateways of a session's reservation; release it if, with theirs, it is too much.
 
-        Raises PrincipalQuotaExceeded and StorageError.
+        Of two that race for the last place one gets it: neither is published before it is let in. Raises
+        PrincipalQuotaExceeded and StorageError.
         """
-        if self.elsewhere is None:
-            return
         account = self.account(name)
-        async with account.confirming:
+        if self.cluster is None or not any(account.quotas.of_sums):
+            account.confirm(reserved)
+            self._changed(name)
+            return
+        async with account.publishing:
             for _ in range(MOST_TRIES):
-                if await self.elsewhere.publish(name, account.sums, account.quotas):
+                own = account.confirmed(reserved)
+                if await self.cluster.publish(name, own, account.quotas):
+                    account.confirm(reserved)
                     return
                 await self.look([account])
-                if _is_exceeded(account):
+                if own.plus(account.of_others).exceeds(account.quotas):
                     break
             # Before the next reservation is confirmed, which may fit without this one.
             with_it = account.sums
             reserved.release()
             account.check_sums(with_it.plus(account.sums, -1))
         raise StorageError("Too many gateways use the quotas of this user at the same time; try again")
+
+    async def publish(self, name: str) -> None:
+        """Tell the others what a principal uses here, whatever the quotas are. Raises StorageError."""
+        account = self.account(name)
+        async with account.publishing:
+            if self.cluster is not None:
+                await self.cluster.publish(name, account.confirmed(), UNLIMITED)
 
     def _sweep(self) -> None:
         for name, account in tuple(self._accounts.items()):
@@ -507,12 +507,23 @@ class Usage:
         # The next one follows when as many have been added: each looks at all accounts.
         self._sweep_at = max(FIRST_SWEEP, 2 * len(self._accounts))
 
-    def page(self, after: str, limit: int) -> tuple[list[Account], bool]:
-        """Return the accounts in use or with a record, by name, behind `after`; and whether more follow."""
+    async def page(self, after: str, limit: int) -> tuple[list[Account], bool]:
+        """Return the accounts in use, at any gateway, or with a record, by name, behind `after`; and whether
+        more follow. Without an answer of the cluster for a moment, those of this gateway.
+        """
+        others: Mapping[str, Sums] | None = None
+        if self.cluster is not None:
+            with suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(GLANCE_SECONDS):
+                    others = await self.cluster.first(after, limit + 1)
         using = (name for name, account in self._accounts.items() if not account.idle)
-        names = {name for name in chain(using, self._records) if name > after}
+        names = {name for name in chain(using, self._records, others or ()) if name > after}
         found = nsmallest(limit + 1, names)
-        return [self._accounts.get(name) or self._new(name) for name in found[:limit]], len(found) > limit
+        accounts = [self._accounts.get(name) or self._new(name) for name in found[:limit]]
+        if others is not None:
+            for account in accounts:
+                account.of_others = others.get(account.name, NOTHING)
+        return accounts, len(found) > limit
 
     def role(self, name: str) -> str:
         """Return the role of a principal."""

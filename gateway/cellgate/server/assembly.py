@@ -245,16 +245,16 @@ def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
 def _share_quotas(services: Services) -> None:
     """Let quotas hold for what sessions use at all gateways of the cluster, if it is one."""
     usage, cluster = services.people.usage, services.storage.cluster
-    if cluster is not None and cluster.shares is not None:
-        usage.elsewhere = cluster.shares
-        cluster.shares.own_of = lambda name: usage.account(name).sums
+    if cluster is not None:
+        usage.cluster = cluster.uses
+        cluster.uses.publish_own = usage.publish
 
 
 def _load(services: Services) -> Load:
     """Return the kernels of this node for the others of its cluster: no further one if it takes no work."""
     pool = services.kernels.pool
     most = pool.settings.max_kernels
-    used = most - pool.room() + services.sessions.manager.keys.unmade()
+    used = most - pool.room() + services.sessions.manager.keys.unmade
     return Load(used if services.problems() else most, used, pool.statistics().warm)
 
 

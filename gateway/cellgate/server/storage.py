@@ -77,7 +77,7 @@ async def _join(
     """Join the cluster that shares the open record; at the end, free this node's keys and leave."""
     from cellgate.cluster.membership import Membership  # noqa: PLC0415 - an extra
     from cellgate.cluster.owners import KeyOwners  # noqa: PLC0415
-    from cellgate.cluster.quota_shares import QuotaShares  # noqa: PLC0415
+    from cellgate.cluster.uses import NodeUses  # noqa: PLC0415
 
     address = _cluster_address(cluster)
     node = gateway_id(settings.data_dir / INSTANCE_FILE)
@@ -86,11 +86,10 @@ async def _join(
     database.join(membership.node, membership.incarnation)
     owners = KeyOwners(membership, address)
     stack.push_async_callback(owners.close)
-    shares = None
-    if settings.people.quotas.file is not None:
-        shares = await QuotaShares.open(membership, address)
-        stack.push_async_callback(shares.close)
-    return Cluster(membership, owners, shares)
+    # Also without a file of quotas: what sessions use here counts at gateways that have one.
+    uses = await NodeUses.open(membership, address)
+    stack.push_async_callback(uses.close)
+    return Cluster(membership, owners, uses)
 
 
 def _cluster_address(cluster: ClusterSettings) -> RecordAddress:

@@ -121,6 +121,7 @@ class SessionKeys:
         self.ownership = ownership
         self.uses: dict[Owned, KeyUse] = {}
         """The keys in use, to be read without a call; `use` and `release` change them."""
+        self._unmade: set[Opening] = set()
 
     def find(self, owned: Owned) -> KeyUse:
         """Return the use of a key, for reading."""
@@ -168,9 +169,26 @@ class SessionKeys:
         self.check_open()
         self.ownership.check_opens()
 
+    def begin(self, owned: Owned, opening: Opening) -> None:
+        """Use a key for an opening, until `end`."""
+        self.use(owned).opening = opening
+        self._unmade.add(opening)
+
+    def made(self, opening: Opening, session: Session) -> None:
+        """Note the session of an opening, which claims its kernel now."""
+        self._unmade.discard(opening)
+        opening.made.set_result(session)
+
+    def end(self, owned: Owned, opening: Opening) -> None:
+        """Remove an opening that has ended; a repeat does nothing."""
+        self._unmade.discard(opening)
+        if (use := self.find(owned)).opening is opening:
+            use.opening = None
+
+    @property
     def unmade(self) -> int:
-        """Return the number of openings that are about to claim a kernel."""
-        return sum(not opening.made.done() for _, opening in self.openings())
+        """The number of openings that are about to claim a kernel: each claim of a key asks for it."""
+        return len(self._unmade)
 
     async def check_ours(self, owned: Owned) -> None:
         """Check that no other gateway has the key. Raises OwnedElsewhere, StorageError."""

@@ -94,7 +94,7 @@ class SessionOpener:
         opening = Opening(reserved, folder, 0 if counted else limits.resources.disk)
         opening.task = self._tasks.share(open_it(opening), f"open {owned[1]}", session=owned[1])
         opening.task.add_done_callback(lambda _: self.opened(owned, opening))
-        self.keys.use(owned).opening = opening
+        self.keys.begin(owned, opening)
         return opening
 
     async def look(self, principal: str) -> None:
@@ -103,9 +103,7 @@ class SessionOpener:
 
     def opened(self, owned: Owned, opening: Opening) -> None:
         """Remove an opening that has ended; if it failed, release its reservations."""
-        use = self.keys.find(owned)
-        if use.opening is opening:
-            use.opening = None
+        self.keys.end(owned, opening)
         if opening.task.cancelled() or opening.task.exception() is not None:
             self.keys.release(owned)
             disk, opening.disk = opening.disk, 0
@@ -147,7 +145,7 @@ class SessionOpener:
             last = await self._journal.reads.last_execution(former.id)
             executions = last.number if last is not None else 0
         session = self.make(spec)
-        opening.made.set_result(session)
+        self.keys.made(opening, session)
         # Not before it has a kernel: the files at their former gateway are lost by this.
         placed = partial(self.settling.settle, owned, former, opening) if moved else None
         await session.open(executions, moved=opening.moved, placed=placed)
@@ -228,9 +226,8 @@ class SessionOpener:
             without_disk = not opening.disk
         if limits.resources != asked.resources or without_disk == bool(opening.disk):
             opening.disk = 0 if without_disk else limits.resources.disk
-            opening.reserved = account.replace_session(
-                opening.reserved, limits.resources, without_disk=without_disk
-            )
+            opening.reserved.release()
+            opening.reserved = account.reserve_session(limits.resources, without_disk=without_disk)
 
     async def branch(
         self, owned: Owned, parent: Session, spec: BranchSpec, explored: bool, opening: Opening
@@ -271,7 +268,7 @@ class SessionOpener:
             except BaseException:
                 await session.slot.end(keep_files=False)
                 raise
-            opening.made.set_result(session)
+            self.keys.made(opening, session)
             self.add(session, opening.reserved)
         return session
 

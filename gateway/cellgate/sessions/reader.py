@@ -162,8 +162,9 @@ class Archive:
         than `limit` models if their metadata is large, or if a search looked at very many.
         """
         await self._journal.commit()
-        rows, more = await self._page(principal, reach, wanted)
-        unfinished = await self._unfinished_elsewhere(rows)
+        rows, more, unfinished = await self._page(principal, reach, wanted)
+        if wanted.state is None:
+            unfinished = await self._unfinished_elsewhere(rows)
         models = [self._shown(row, unfinished.get(row.id, 0)) for row in rows]
         if wanted.usage:
             models = await self._with_usage(models, rows)
@@ -173,30 +174,35 @@ class Archive:
 
     async def _page(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery
-    ) -> tuple[list[SessionRow], SessionRow | None]:
-        """Return the rows of a page, and the row after which the next page starts; None on the last page."""
+    ) -> tuple[list[SessionRow], SessionRow | None, dict[int, int]]:
+        """Return the rows of a page, and the row after which the next page starts; None on the last page.
+
+        If a state is wanted, also `_unfinished_elsewhere` of the rows, which decides that.
+        """
         last = MOST_COUNTED if wanted.newest else 0
         if wanted.after is not None:
             last = (await self._after(principal, wanted.after, reach)).id
         found: list[SessionRow] = []
+        unfinished: dict[int, int] = {}
         before: SessionRow | None = None
         size = looked_at = 0
         while True:
             rows = await self._rows(principal, reach, wanted, last)
-            unfinished = {} if wanted.state is None else await self._unfinished_elsewhere(rows)
+            if wanted.state is not None:
+                unfinished |= await self._unfinished_elsewhere(rows)
             for row in rows:
                 state = self._state_of(row, unfinished.get(row.id, 0))
                 if self._is_wanted(row, state, wanted, everybodys=principal is None):
                     if len(found) == wanted.limit or size > MOST_METADATA:
-                        return found, found[-1]
+                        return found, found[-1], unfinished
                     found.append(row)
                     size += len(encode(row.metadata))
                 before = row
             looked_at += len(rows)
             if len(rows) < SESSIONS_AT_ONCE:
-                return found, None
+                return found, None, unfinished
             if looked_at >= MOST_LOOKED_AT:
-                return found, before
+                return found, before, unfinished
             last = rows[-1].id
 
     async def _rows(

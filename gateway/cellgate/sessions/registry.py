@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 COPY_SECONDS = 20.0
 """Seconds that a gateway waits at its shutdown for copies of files that sessions share."""
+CLOSED = "gateway_shutdown"
+"""The cause of the ends that the gateway's own end brings."""
 _LIVES = 2
 """Most lives of a session that a request tries, if each ends just then."""
 
@@ -100,16 +102,27 @@ class SessionRegistry:
         self.keys.closing = True
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
-        """Refuse new work, give running cells `grace` seconds, then end all sessions.
+        """Refuse new work, give running cells `grace` seconds, then end all sessions; idle ones at once.
 
         With `keep_kernels`, recorded sessions do not end: the next gateway resumes them.
         """
+
+        def is_kept(session: Session) -> bool:
+            recorded = session.row.principal != ""
+            return keep_kernels and recorded and session.kernel is not None and session.kernel.stored
+
+        async def end_when_idle(session: Session) -> None:
+            await session.runs.until_quiet()
+            if not (is_kept(session) or session.ending or session.idle_since is None):
+                # Another gateway may have it now.
+                self.end_later(session, CLOSED, keep_files=True)
+
         self.refuse_work()
         if self._culler is not None:
             self._culler.cancel()
         quiet = Supervisor()
         for session in self.keys.sessions():
-            quiet.start(session.runs.until_quiet(), f"quiet {session.row.key}", session=session.row.key)
+            quiet.start(end_when_idle(session), f"quiet {session.row.key}", session=session.row.key)
         try:
             async with asyncio.timeout(grace):
                 await quiet.finished()
@@ -122,9 +135,7 @@ class SessionRegistry:
         # Files that are not copied by then stay in place for the next gateway.
         self._parts.workspaces.patience.end_in(COPY_SECONDS)
         for session in self.keys.sessions():
-            recorded = session.row.principal != ""
-            kept = keep_kernels and recorded and session.kernel is not None and session.kernel.stored
-            self.end_later(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
+            self.end_later(session, CLOSED, keep_files=True, keep_kernel=is_kept(session))
         # Purges, openings and ends in progress, including those just started.
         await self._tasks.finished()
         await self.purger.close()

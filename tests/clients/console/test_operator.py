@@ -155,6 +155,46 @@ def test_what_is_read_is_limited(page: Any) -> None:
     assert page.evaluate(HUGE) == {"samples": 20_000, "sum": 2}
 
 
+def test_all_metrics_that_are_shown_are_kept() -> None:
+    kept = set(re.findall(r'^  \["(\w+)", \[', (ALERTS.parent / "history.js").read_text(), re.MULTILINE))
+    shown = set[str]()
+    for name in ("alerts.js", "operator.js"):
+        text = (ALERTS.parent / name).read_text()
+        shown |= set(re.findall(r'"((?:cellgate|process)_\w+)"', text))
+        shown -= (buckets := set(re.findall(r'quantile\(moments, "(\w+)"', text)))
+        shown |= {f"{bucket}_bucket" for bucket in buckets}
+    assert kept == shown
+
+
+def test_what_is_kept_of_metrics_is_limited(page: Any) -> None:
+    kept = page.evaluate("""async () => {
+      const its = await import(new URL("console/operator/history.js", document.baseURI).href);
+      const sample = (labels) => ({ name: "", labels, value: 1 });
+      const many = Array.from({ length: 5000 }, (_, number) => sample({ reason: `r${number}`, route: "a" }));
+      const metrics = new Map([
+        ["cellgate_http_refusals_total", many],
+        ["cellgate_http_responses_total", many.map((_, route) => sample({ status: "200", route }))],
+        ["cellgate_tasks", many],
+      ]);
+      for (let number = 0; number < 300; number += 1) its.add(1000 + number, metrics, "one");
+      const { moments } = its.history.value;
+      for (let number = 0; number < 40; number += 1) its.add(2000 + number, metrics, `n${number}`);
+      its.add(3000, metrics, "one");
+      const anew = its.history.value.moments.length;
+      const kept = [...moments[0].metrics];
+      const values = Object.fromEntries(kept.map(([name, samples]) => [name, samples.length]));
+      const sums = kept.map(([name]) => its.values(moments, name)[0][1]);
+      return { number: moments.length, last: moments.at(-1).at, values, sums, anew };
+    }""")
+    assert kept == {
+        "number": 256,
+        "last": 1299,
+        "values": {"cellgate_http_refusals_total": 101, "cellgate_http_responses_total": 1},
+        "sums": [5000, 5000],
+        "anew": 1,
+    }
+
+
 def test_the_gateways_of_a_cluster_and_what_room_they_have(page: Any) -> None:
     beat = datetime.now(UTC) - timedelta(seconds=2)
     states = ("up", "draining", "late", "down")

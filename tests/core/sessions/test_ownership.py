@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -21,23 +21,28 @@ from cellgate.errors import (
     StorageError,
 )
 from cellgate.execution.request import ExecuteRequest
-from cellgate.quotas.elsewhere import Sums, UseElsewhere
+from cellgate.identity.principal import EVERYWHERE
+from cellgate.quotas.cluster_uses import ClusterUses, Sums
 from cellgate.quotas.quotas import Policy, Quotas
 from cellgate.record.store.interface import FENCED
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.fences import FENCE, Fences
+from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
 from cellgate.sessions.proven_time import ProvenTime
+from cellgate.sessions.reader import Archive
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.settings import RetentionSettings
 from cellgate.testing.record_store import session_row
 from cellgate.wire.models import SessionBody
+from cellgate.wire.queries import SessionsQuery
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import DeadlinePassed, GatewayFault
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.core.fakes import House
 from tests.core.shared_keys import Keys, Shared
+from tests.pure.record.conftest import eventually
 
 THERE = "http://other:8888"
 KEY = ("ada", "s")
@@ -253,6 +258,60 @@ async def test_an_opening_without_a_kernel_leaves_the_files_at_their_gateway(
     assert (homes["ada", key], len(house.kept())) == ("here", 0 if key == "s" else 1)
 
 
+async def test_openings_that_are_about_to_claim_a_kernel_are_counted(
+    house: House, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a look at all: each of many claims at a time asks for their number."""
+
+    class Slow(Shared):
+        async def claim(self, principal: str, key: str) -> KeyOwner:
+            await answer.wait()
+            if key == "fails":
+                raise StorageError("The database is away")
+            return await super().claim(principal, key)
+
+    answer = asyncio.Event()
+    manager = house.manager
+    manager.keys.ownership = Slow("here", keys)
+    house.pool.gate.clear()
+    bodies = [SessionBody(session=key) for key in ("a", "b", "fails")]
+    asked = [asyncio.ensure_future(manager.get_or_create("ada", body)) for body in bodies]
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionKeys, "openings", lambda _: pytest.fail("All openings were looked at"))
+        await eventually(lambda: manager.keys.unmade == 3)
+    answer.set()
+    with pytest.raises(StorageError):
+        await asked[2]
+    await eventually(lambda: manager.keys.unmade == 0)
+    assert len([*manager.keys.openings()]) == 2
+    house.pool.gate.set()
+    await asyncio.gather(*asked[:2])
+
+
+@pytest.mark.parametrize(("state", "limit"), [(None, 2), ("busy", 2), ("live", 150)])
+async def test_a_list_asks_once_for_the_cells_of_other_gateways_sessions(
+    house: House, keys: Keys, lane: Lane, monkeypatch: pytest.MonkeyPatch, state: str | None, limit: int
+) -> None:
+    """Once for each block of rows, which with no wanted state are those of the page."""
+    rows = []
+    for number in range(150):
+        rows.append(session_row(await house.journal.begin_session("ada", f"s{number}"), f"s{number}"))
+        house.journal.save_session(structs.replace(rows[-1], state="idle"))
+    asked: list[int] = []
+
+    async def counts(session_ids: Sequence[int]) -> dict[int, int]:
+        asked.extend(session_ids)
+        return dict.fromkeys(session_ids, 2)
+
+    monkeypatch.setattr(house.journal.reads, "unfinished_counts", counts)
+    nothing: Any = None
+    archive = Archive(house.journal, house.manager, nothing, lane)
+    models, _ = await archive.models("ada", EVERYWHERE, SessionsQuery(state=state, limit=limit))
+    assert [(each.state, each.queue_length) for each in models] == [("busy", 1)] * limit
+    read = 100 if state == "busy" else limit
+    assert asked == [row.id for row in rows[:read]]
+
+
 async def test_a_branch_settles_its_key_before_it_has_files(
     house: House, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,12 +505,15 @@ async def test_what_a_lost_gateway_left_open_ends_before_the_session_goes_on(
 async def test_a_session_that_quotas_refuse_keeps_its_files_at_their_gateway(house: House) -> None:
     """Another gateway has reserved the last session since this one looked."""
 
-    class Full(UseElsewhere):
+    class Full(ClusterUses):
         looks = 0
 
-        async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
+        async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
             self.looks += 1
             return {"ada": Sums(1)} if self.looks == 2 else {}
+
+        async def first(self, after: str, limit: int) -> Mapping[str, Sums]:
+            return {}
 
         async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:
             return self.looks > 2
@@ -462,7 +524,7 @@ async def test_a_session_that_quotas_refuse_keeps_its_files_at_their_gateway(hou
     homes = await ended_elsewhere(house, {})
     usage = house.manager.opener._usage
     usage.change(Policy({"user": {"sessions": 1}}))
-    usage.elsewhere = Full()
+    usage.cluster = Full()
     with pytest.raises(PrincipalQuotaExceeded):
         await house.manager.get_or_create("ada", BODY)
     assert (homes, len(house.kept())) == ({KEY: THERE}, 1)

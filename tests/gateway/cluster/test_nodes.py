@@ -406,6 +406,23 @@ def test_quotas_are_for_all_nodes_together(start_node: StartNode, tmp_path: Path
     assert (refused.status, refused.json()["used"]) == (403, 3)
 
 
+def test_what_is_used_at_a_node_without_quotas_counts_at_one_with_them(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[roles.admin]\nsessions = 1\n")
+    one, two = start_node(quotas=quotas, **SHORT), start_node(**SHORT)
+
+    def used() -> object:
+        return one.get("/v1/me").json()["quotas"]["sessions"]["used"]
+
+    for session in ("a", "b"):
+        two.execute(session, "1")
+    until(lambda: used() == 2, "its use is not known")
+    refused = one.post("/v1/sessions/c/execute", {"code": "1"})
+    assert (refused.status, refused.json()["used"]) == (403, 2)
+
+
 def test_a_node_is_drained_and_removed(start_node: StartNode, database: str) -> None:
     """It goes on with what it has, tells proxies to go elsewhere, and is forgotten once it is down."""
 

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import signal
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from cellgate.cluster.membership import Membership
 from cellgate.cluster.node_table import NodeTable
 from cellgate.cluster.nodes import Load, NodeState, node_of
 from cellgate.cluster.owners import LOOKS, KeyOwners
-from cellgate.cluster.quota_shares import QuotaShares
 from cellgate.cluster.settings import ClusterSettings, check_cluster
+from cellgate.cluster.uses import NodeUses
 from cellgate.errors import Fenced, StorageError
-from cellgate.quotas.elsewhere import NOTHING, Sums
+from cellgate.quotas.cluster_uses import NOTHING, Sums
 from cellgate.quotas.quotas import Quotas
 from cellgate.record.chain import verify
 from cellgate.record.store.interface import FIRST_EPOCH
@@ -41,6 +42,7 @@ from tests.support.postgresql import PostgresServer
 
 LEASE, BEAT = 1.2, 0.1
 KEY = ("ada", "s")
+SOME = Sums(1, 64, 0.1, 1)
 
 
 class Members:
@@ -518,58 +520,58 @@ async def test_an_end_frees_the_keys_of_all_sessions_that_have_ended(members: Me
 async def test_of_racing_nodes_as_many_use_a_quota_as_fit(members: Members) -> None:
     nodes = [await members.join(f"n{number}") for number in range(8)]
     await steady(*nodes)
-    shares = [await QuotaShares.open(node._membership, members.address) for node in nodes]
-    own, most = Sums(1, 64, 0.1, 1), Quotas(sessions=5, cpus=0.3)
+    uses = [await NodeUses.open(node._membership, members.address) for node in nodes]
+    own, most = SOME, Quotas(sessions=5, cpus=0.3)
     try:
         for principal in ("ada", "bob", "eve"):
-            found = await asyncio.gather(*(each.publish(principal, own, most) for each in shares))
+            found = await asyncio.gather(*(each.publish(principal, own, most) for each in uses))
             assert sum(found) == 3
-            winner = shares[found.index(True)]
-            assert await winner.others([principal]) == {principal: Sums(2, 128, 0.2, 2)}
+            winner = uses[found.index(True)]
+            assert await winner.of_others([principal]) == {principal: Sums(2, 128, 0.2, 2)}
             assert await winner.publish(principal, NOTHING, most)
-            assert sum([await each.publish(principal, own, most) for each in shares]) == 3
-        users = [bool(await each.publish("zoe", own, most)) for each in shares]
-        watcher = shares[users.index(False)]
-        assert (await watcher.others(["zoe"]))["zoe"].sessions == 3
+            assert sum([await each.publish(principal, own, most) for each in uses]) == 3
+        users = [bool(await each.publish("zoe", own, most)) for each in uses]
+        watcher = uses[users.index(False)]
+        assert (await watcher.of_others(["zoe"]))["zoe"].sessions == 3
         silence(nodes[users.index(True)])
         await asyncio.sleep(LEASE + 3 * BEAT)
-        assert (await watcher.others(["zoe"]))["zoe"].sessions == 2
+        assert (await watcher.of_others(["zoe"]))["zoe"].sessions == 2
     finally:
-        for each in shares:
+        for each in uses:
             await each.close()
 
 
-def uses(db: psycopg.Connection[Any]) -> dict[str, list[str]]:
+def rows_of(db: psycopg.Connection[Any]) -> dict[str, list[str]]:
     """The nodes in the rows of principals' uses."""
-    rows = db.execute("SELECT principal, by_node FROM shares").fetchall()
+    rows = db.execute("SELECT principal, by_node FROM uses").fetchall()
     return {principal: sorted(by_node) for principal, by_node in rows}
 
 
-async def share(node: KeyOwners, members: Members, *principals: str) -> None:
+async def use(node: KeyOwners, members: Members, *principals: str) -> None:
     """Let principals use something at a node whose process ends then."""
-    shares = await QuotaShares.open(node._membership, members.address)
+    uses = await NodeUses.open(node._membership, members.address)
     for principal in principals:
-        assert await shares.publish(principal, Sums(1, 64, 0.1, 1), Quotas())
-    await shares.close()
+        assert await uses.publish(principal, SOME, Quotas())
+    await uses.close()
 
 
 async def test_of_uses_nothing_is_left_when_their_nodes_are_gone(members: Members) -> None:
     one, other = await members.join("one"), await members.join("other")
     with contextlib.closing(connect(members.address)) as db:
-        await share(one, members, "ada", "bob")
-        await share(other, members, "bob", "eve")
-        assert uses(db) == {"ada": ["one"], "bob": ["one", "other"], "eve": ["other"]}
+        await use(one, members, "ada", "bob")
+        await use(other, members, "bob", "eve")
+        assert rows_of(db) == {"ada": ["one"], "bob": ["one", "other"], "eve": ["other"]}
         await one._membership.close()
         NodeTable(members.address).remove("one")
-        assert uses(db) == {"bob": ["other"], "eve": ["other"]}
-        await share(other, members, "zoe")
-        assert uses(db) == {"zoe": ["other"]}
+        assert rows_of(db) == {"bob": ["other"], "eve": ["other"]}
+        await use(other, members, "zoe")
+        assert rows_of(db) == {"zoe": ["other"]}
 
 
 @contextlib.asynccontextmanager
 async def starting(node: KeyOwners, members: Members) -> AsyncGenerator[None, None]:
     """A node's start that waits for whoever has a row of uses; it must succeed in the end."""
-    start = asyncio.create_task(QuotaShares.open(node._membership, members.address))
+    start = asyncio.create_task(NodeUses.open(node._membership, members.address))
     try:
         with contextlib.closing(connect(members.address)) as db:
 
@@ -579,35 +581,101 @@ async def starting(node: KeyOwners, members: Members) -> AsyncGenerator[None, No
             await eventually(waits)
             yield
     finally:
-        shares = await start
-        await shares.close()
+        uses = await start
+        await uses.close()
 
 
 async def test_nodes_that_start_together_do_not_wait_for_each_other_in_a_circle(members: Members) -> None:
     """Whoever waits for the first row has no later one, wherever the rows are in the table."""
     one = await members.join("one")
-    await share(one, members, "bob", "ada")
+    await use(one, members, "bob", "ada")
     with contextlib.closing(connect(members.address)) as db:
         db.execute("BEGIN")
-        db.execute("SELECT FROM shares WHERE principal = 'ada' FOR UPDATE")
+        db.execute("SELECT FROM uses WHERE principal = 'ada' FOR UPDATE")
         async with starting(one, members):
             try:
-                db.execute("SELECT FROM shares WHERE principal = 'bob' FOR UPDATE NOWAIT")
+                db.execute("SELECT FROM uses WHERE principal = 'bob' FOR UPDATE NOWAIT")
             finally:
                 db.execute("ROLLBACK")
-        assert uses(db) == {}
+        assert rows_of(db) == {}
 
 
 async def test_of_two_nodes_that_leave_a_row_together_the_last_one_removes_it(members: Members) -> None:
     one, other = await members.join("one"), await members.join("other")
-    await share(one, members, "ada")
-    await share(other, members, "ada")
+    await use(one, members, "ada")
+    await use(other, members, "ada")
     with contextlib.closing(connect(members.address)) as db:
         db.execute("BEGIN")
-        db.execute(statements.UNSHARE, other._membership.asked())
+        db.execute(statements.REMOVE_USES, other._membership.asked())
         async with starting(one, members):
             db.execute("COMMIT")
-        assert uses(db) == {}
+        assert rows_of(db) == {}
+
+
+async def test_a_row_without_any_use_is_removed(members: Members) -> None:
+    one, other = await members.join("one"), await members.join("other")
+    uses = [await NodeUses.open(node._membership, members.address) for node in (one, other)]
+    with contextlib.closing(connect(members.address)) as db:
+        for each in uses:
+            assert await each.publish("ada", SOME, Quotas())
+            assert await each.publish("eve", NOTHING, Quotas())
+        assert rows_of(db) == {"ada": ["one", "other"]}
+        for each, left in zip(uses, ({"ada": ["other"]}, {}), strict=True):
+            # What is over a lowered quota may become less.
+            assert await each.publish("ada", NOTHING, Quotas(sessions=1))
+            assert rows_of(db) == left
+    for each in uses:
+        await each.close()
+
+
+async def test_who_uses_something_at_other_nodes_is_listed_by_name(members: Members) -> None:
+    nodes = [await members.join(name) for name in ("one", "other", "third")]
+    await steady(*nodes)
+    one, other, third = [await NodeUses.open(node._membership, members.address) for node in nodes]
+    # In this order everywhere, whatever the database's language is.
+    for principal in ("B", "a", "b", "c"):
+        await other.publish(principal, SOME, Quotas())
+        await third.publish(principal, SOME, Quotas())
+    await one.publish("0", SOME, Quotas())
+    assert [*(await one.first("", 3)).items()] == [(each, Sums(2, 128, 0.2, 2)) for each in ("B", "a", "b")]
+    silence(nodes[2])
+    await other.publish("b", NOTHING, Quotas())
+    await asyncio.sleep(LEASE + 3 * BEAT)
+    assert [*(await one.first("B", 3)).items()] == [(each, SOME) for each in ("a", "c")]
+    for each in (one, other, third):
+        await each.close()
+
+
+async def test_uses_whose_begin_fails_leave_nothing_open(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await members.join("one")
+    threads = set(threading.enumerate())
+    monkeypatch.setattr(statements, "REMOVE_USES", "SELECT nonsense")
+    with pytest.raises(StorageError):
+        await NodeUses.open(one._membership, members.address)
+    assert [each.name for each in set(threading.enumerate()) - threads] == []
+
+
+async def test_a_use_that_can_not_be_told_is_told_later(
+    members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await members.join("one")
+    uses = await NodeUses.open(one._membership, members.address)
+    errors = [RuntimeError("a fault of ours"), StorageError("The database is away")]
+    told: list[str] = []
+
+    async def publish_own(principal: str) -> None:
+        if principal == "ada" and errors:
+            raise errors.pop(0)
+        told.append(principal)
+
+    uses.publish_own = publish_own
+    uses.changed("ada")
+    uses.changed("bob")
+    await eventually(lambda: told == ["bob", "ada"])
+    assert "a fault of ours" in caplog.text
+    await uses.close()
 
 
 async def test_nodes_know_each_other(members: Members) -> None:

@@ -14,7 +14,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -318,15 +318,25 @@ class Stub:
         self._thread.join()
 
 
-def test_a_gateway_that_opens_no_more_sessions_or_is_gone_is_passed_over(tmp_path: Path) -> None:
-    """Only then a request is repeated: a gateway may have acted before any other failure."""
+@contextmanager
+def behind_envoy(folder: Path, *stubs: Stub) -> Iterator[http.client.HTTPConnection]:
+    """A connection to Envoy before these stubs."""
     require_proxy("envoy")
     port = free_port()
+    command = envoy_before([each.host for each in stubs], folder, port)
+    with (
+        started(command, folder, port),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection,
+    ):
+        yield connection
+
+
+def test_a_gateway_that_opens_no_more_sessions_or_is_gone_is_passed_over(tmp_path: Path) -> None:
+    """Only then a request is repeated: a gateway may have acted before any other failure."""
     with (
         closing(Stub(200)) as ready,
         closing(Stub(503)) as full,
-        started(envoy_before((ready.host, full.host), tmp_path, port), tmp_path, port),
-        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection,
+        behind_envoy(tmp_path, ready, full) as connection,
     ):
         asked = [str(number).encode() * 1000 for number in range(40)]
         assert {_ask(connection, "POST", "/v1/execute", each).status for each in asked} == {200}
@@ -422,13 +432,10 @@ def test_gateways_learn_who_asks_and_whether_by_tls(tls: str, tmp_path: Path) ->
 
 
 def test_a_request_that_may_have_been_carried_out_is_not_repeated(tmp_path: Path) -> None:
-    require_proxy("envoy")
-    port = free_port()
     with (
         closing(Stub(500)) as one,
         closing(Stub(500)) as other,
-        started(envoy_before((one.host, other.host), tmp_path, port), tmp_path, port),
-        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection,
+        behind_envoy(tmp_path, one, other) as connection,
     ):
         assert _ask(connection, "POST", "/v1/execute", b"{}").status == 500
         assert one.asked + other.asked == [b"{}"]

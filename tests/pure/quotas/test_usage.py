@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
+from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow, StorageError
 from cellgate.fairness.minute import MINUTE, SLOT, Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
-from cellgate.quotas.elsewhere import NOTHING, Sums, UseElsewhere
+from cellgate.quotas.cluster_uses import NOTHING, ClusterUses, Sums
 from cellgate.quotas.quotas import Policy, Quotas
 from cellgate.quotas.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage, Use
 from cellgate_kernels.base.resources import GIB, MIB, ResourceLimits
@@ -45,16 +45,16 @@ def used(of: Account) -> dict[str, float]:
 # Everybody
 
 
-def test_who_uses_something_or_has_a_record_is_listed_by_name() -> None:
+async def test_who_uses_something_or_has_a_record_is_listed_by_name() -> None:
     everybody = usage(sessions=9)
     everybody.load_records({"carl": 100, "zoe": 5})
     held = {name: everybody.account(name).reserve_session(small()) for name in ("eve", "ada", "bob")}
     everybody.account("idle")
-    accounts, more = everybody.page("", 10)
+    accounts, more = await everybody.page("", 10)
     assert ([each.name for each in accounts], more) == (["ada", "bob", "carl", "eve", "zoe"], False)
     assert (used(accounts[2])["record"], used(accounts[3])["sessions"]) == (100, 1)
     held["bob"].release()
-    accounts, more = everybody.page("ada", 2)
+    accounts, more = await everybody.page("ada", 2)
     assert ([each.name for each in accounts], more) == (["carl", "eve"], True)
     assert len(everybody) == 4, "to be listed costs no account"
 
@@ -437,44 +437,64 @@ class Anything(RuleBasedStateMachine):
 TestAnything = Anything.TestCase
 
 
-class Elsewhere(UseElsewhere):
-    """What two gateways use, which `Usage` of each looks up and publishes."""
+class Cluster:
+    """What the sessions at two gateways use, as their database has it."""
 
     def __init__(self) -> None:
         self.used: dict[str, dict[str, Sums]] = {}
+        self.looks = 0
+        self.is_away = False
         self.before_publishing: list[Callable[[], None]] = []
 
     def of(self, node: str, used_there: Usage) -> Usage:
-        used_there.elsewhere = _Node(self, node, used_there)
+        used_there.cluster = _Node(self, node, used_there)
         return used_there
 
 
-class _Node(UseElsewhere):
-    def __init__(self, cluster: Elsewhere, node: str, used_there: Usage) -> None:
-        self._cluster, self._node, self._usage = cluster, node, used_there
+class _Node(ClusterUses):
+    """The uses as one gateway sees them. A change is published in the task `writing`."""
 
-    def _others(self, principal: str) -> Sums:
+    def __init__(self, cluster: Cluster, node: str, used_there: Usage) -> None:
+        self._cluster, self._node, self._usage = cluster, node, used_there
+        self.writing: asyncio.Task[None] | None = None
+
+    def _of_others(self, principal: str) -> Sums:
         total = NOTHING
         for node, used in self._cluster.used.items():
             if node != self._node:
                 total = total.plus(used.get(principal, NOTHING))
         return total
 
-    async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
+    async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
         await asyncio.sleep(0)
-        return {principal: self._others(principal) for principal in principals}
+        self._cluster.looks += 1
+        return {principal: self._of_others(principal) for principal in principals}
+
+    async def first(self, after: str, limit: int) -> Mapping[str, Sums]:
+        if self._cluster.is_away:
+            raise StorageError("The database is away")
+        names = sorted({name for used in self._cluster.used.values() for name in used if name > after})
+        found = {name: sums for name in names if (sums := self._of_others(name)) != NOTHING}
+        return dict([*found.items()][:limit])
 
     async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:
         await asyncio.sleep(0)
         if self._cluster.before_publishing:
             self._cluster.before_publishing.pop()()
-        fits = most.sessions is None or self._others(principal).sessions + own.sessions <= most.sessions
+        fits = not own.plus(self._of_others(principal)).exceeds(most)
         if fits:
             self._cluster.used.setdefault(self._node, {})[principal] = own
         return fits
 
     def changed(self, principal: str) -> None:
-        self._cluster.used.setdefault(self._node, {})[principal] = self._usage.account(principal).sums
+        self.writing = asyncio.ensure_future(self._usage.publish(principal))
+
+
+async def settled(at: Usage) -> None:
+    """Return once the others know of the last change."""
+    assert isinstance(at.cluster, _Node)
+    assert at.cluster.writing is not None
+    await at.cluster.writing
 
 
 async def opened(at: Usage) -> Reservation:
@@ -485,8 +505,8 @@ async def opened(at: Usage) -> Reservation:
     return reserved
 
 
-def nodes(**quotas: Any) -> tuple[Elsewhere, Usage, Usage]:
-    cluster = Elsewhere()
+def nodes(**quotas: Any) -> tuple[Cluster, Usage, Usage]:
+    cluster = Cluster()
     return cluster, cluster.of("one", usage(**quotas)), cluster.of("two", usage(**quotas))
 
 
@@ -502,6 +522,7 @@ async def test_sums_hold_over_all_gateways_of_a_cluster() -> None:
         await node.look([node.account("ada")])
         assert node.account("ada").uses()["sessions"] == Use(3, 3)
     first.release()
+    await settled(one)
     await opened(two)
 
 
@@ -516,7 +537,12 @@ async def test_of_sessions_that_are_opened_at_once_as_many_as_fit_are() -> None:
 
 async def test_a_reservation_that_another_gateway_was_faster_with_is_released() -> None:
     cluster, one, two = nodes(sessions=1)
-    cluster.before_publishing.append(lambda: two.account("ada").adopt_session(small()) and None)
+
+    def open_there() -> None:
+        two.account("ada").adopt_session(small())
+        cluster.used["two"] = {"ada": two.account("ada").confirmed()}
+
+    cluster.before_publishing.append(open_there)
     with pytest.raises(PrincipalQuotaExceeded) as refused:
         await opened(one)
     assert (refused.value.used, refused.value.limit) == (1, 1)
@@ -526,7 +552,52 @@ async def test_a_reservation_that_another_gateway_was_faster_with_is_released() 
 async def test_whoever_has_no_quota_is_known_to_other_gateways_for_when_there_is_one() -> None:
     cluster, one, two = nodes()
     await opened(one)
+    await settled(one)
     two.change(Policy({"user": {"sessions": 1}}))
     with pytest.raises(PrincipalQuotaExceeded):
         await opened(two)
     assert cluster.used["one"]["ada"].sessions == 1
+
+
+async def test_what_is_not_let_in_yet_is_told_to_no_other_gateway() -> None:
+    """Otherwise each of two that race for the last place would be refused because of the other."""
+    cluster, one, two = nodes(sessions=1)
+    reserved = []
+    for node in (one, two):
+        reserved.append(node.account("ada").reserve_session(small()))
+        node.account("ada").adopt_disk(MIB)
+        await settled(node)
+    assert cluster.used == {"one": {"ada": Sums(disk=MIB)}, "two": {"ada": Sums(disk=MIB)}}
+    await one.confirm("ada", reserved[0])
+    with pytest.raises(PrincipalQuotaExceeded):
+        await two.confirm("ada", reserved[1])
+    assert one.account("ada").confirmed() == cluster.used["one"]["ada"] == Sums(1, 64 * MIB, 0.1, 2 * MIB)
+
+
+async def test_whoever_uses_something_at_another_gateway_is_listed() -> None:
+    cluster, one, two = nodes()
+    names = ["ada", "bob", "carl", "eve", "zoe"]
+    for name in names:
+        node = one if name == "eve" else two
+        node.account(name).adopt_session(small())
+        await settled(node)
+    listed, after = [], ""
+    while True:
+        accounts, more = await one.page(after, 2)
+        listed += [(each.name, used(each)["sessions"]) for each in accounts]
+        after = accounts[-1].name
+        if not more:
+            break
+    assert listed == [(name, 1) for name in names]
+    assert len(one) == 1, "to be listed costs no account"
+    cluster.is_away = True
+    accounts, more = await one.page("", 2)
+    assert ([each.name for each in accounts], more) == (["eve"], False)
+
+
+async def test_without_a_cluster_nobody_is_asked_about() -> None:
+    def unread() -> Iterator[Account]:
+        pytest.fail("The accounts were looked through")
+        yield  # pragma: no cover
+
+    await usage(sessions=1).look(unread())

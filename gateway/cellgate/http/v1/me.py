@@ -20,7 +20,7 @@ class MeHandler(BaseHandler):
     )
     async def get(self) -> None:
         account = self.services.people.usage.account(self.principal.name)
-        await self.services.people.usage.glance([account])
+        await self.services.people.usage.glance(account)
         self.answer(
             Me(
                 principal=self.principal.name,

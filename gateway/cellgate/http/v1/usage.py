@@ -25,8 +25,8 @@ class UsageHandler(BaseHandler):
         "list_usage",
         "List what everybody uses",
         Answer(200, "One page, by name.", {JSON: UsagePage}),
-        description="Whoever uses something now or has a record, with their quotas; for administrators and"
-        " auditors whose token reaches all sessions.",
+        description="Whoever uses something now, at any gateway of a cluster, or has a record, with their"
+        " quotas; for administrators and auditors whose token reaches all sessions.",
         query=UsageQuery,
         errors=READS,
         needs=Permission.READ,
@@ -35,8 +35,7 @@ class UsageHandler(BaseHandler):
         self.login.check_for_all("the uses of quotas")
         query = self.query(UsageQuery)
         usage = self.services.people.usage
-        accounts, more = usage.page(query.after, query.limit)
-        await usage.glance(accounts)
+        accounts, more = await usage.page(query.after, query.limit)
         principals = [
             PrincipalUse(principal=account.name, role=usage.role(account.name), quotas=uses(account))
             for account in accounts

@@ -3,7 +3,7 @@
  *
  * It asks every five seconds while somebody looks, at first every second, so that lines are there soon. Counters start
  * anew with the gateway: a step down is no fall. Of the gateways of a cluster behind one address it keeps each apart, and
- * shows the first that answers, as long as that does.
+ * shows the first that answers, as long as that does. Of each answer it keeps what is shown, and of that a limited number.
  */
 
 import { api } from "../app/api.js";
@@ -15,8 +15,46 @@ const AT_FIRST = 1000;
 /** Moments that are enough for a line. */
 const FEW = 8;
 export const KEPT = 15 * 60_000;
+/** More than come in that time, unless the page is hidden and shown again and again. */
+const MOST_MOMENTS = 256;
+/** Gateways that are kept; of more, those that answered last. */
+const MOST_NODES = 32;
+/** Values of a metric's labels that are kept apart. */
+const MOST_VALUES = 100;
 /** How long a gateway that does not answer is waited for, if others do: a proxy may choose them a dozen times. */
 const PATIENCE = 60_000;
+
+/** The metrics that are kept, each with the labels by which its values are. @type {[string, string[]][]} */
+const SHOWN = [
+  ["cellgate_connections", []],
+  ["cellgate_execution_commit_seconds_bucket", ["le"]],
+  ["cellgate_execution_queue_seconds_bucket", ["le"]],
+  ["cellgate_executions_total", ["status", "cause"]],
+  ["cellgate_http_refusals_total", ["reason"]],
+  ["cellgate_http_responses_total", ["status"]],
+  ["cellgate_kernel_deaths_total", ["cause"]],
+  ["cellgate_kernel_start_failures_total", []],
+  ["cellgate_kernels", ["state"]],
+  ["cellgate_kernels_memory_bytes", []],
+  ["cellgate_largest_kernel_memory_bytes", []],
+  ["cellgate_loop_lag_seconds_bucket", ["le"]],
+  ["cellgate_pool_claims_total", ["end"]],
+  ["cellgate_pool_longest_wait_seconds", []],
+  ["cellgate_pool_places", []],
+  ["cellgate_pool_waiting_claims", []],
+  ["cellgate_problems", ["problem"]],
+  ["cellgate_queued_executions", []],
+  ["cellgate_quota_refusals_total", ["quota"]],
+  ["cellgate_record_bytes", []],
+  ["cellgate_record_pending_bytes", []],
+  ["cellgate_sessions", ["state"]],
+  ["cellgate_storage_bytes", []],
+  ["cellgate_storage_free_bytes", []],
+  ["cellgate_unrecorded_sessions", []],
+  ["process_cpu_seconds_total", []],
+  ["process_max_fds", []],
+  ["process_open_fds", []],
+];
 
 /**
  * @typedef {{at: number, metrics: Map<string, import("./prometheus.js").Sample[]>}} Moment
@@ -58,6 +96,26 @@ async function ask() {
   if (users) timer = setTimeout(ask, isNew ? AT_FIRST : EVERY);
 }
 
+/**
+ * The metrics that are shown, with sums over all other labels. Values beyond the most are one without labels.
+ * @param {Moment["metrics"]} metrics
+ */
+function shownOf(metrics) {
+  const found = /** @type {Moment["metrics"]} */ (new Map());
+  for (const [name, wanted] of SHOWN) {
+    const sums = /** @type {Map<string, import("./prometheus.js").Sample>} */ (new Map());
+    for (const { labels, value } of metrics.get(name) || []) {
+      const own = JSON.stringify(wanted.map((label) => labels[label] ?? ""));
+      const isKept = sums.has(own) || sums.size < MOST_VALUES;
+      const key = isKept ? own : "";
+      const kept = isKept ? Object.fromEntries(wanted.map((label) => [label, labels[label]])) : {};
+      sums.set(key, { name, labels: kept, value: (sums.get(key)?.value ?? 0) + value });
+    }
+    if (sums.size) found.set(name, [...sums.values()]);
+  }
+  return found;
+}
+
 /** @param {number} at @param {Moment["metrics"]} metrics @param {string} [node] the id of the gateway that has them */
 export function add(at, metrics, node = "") {
   for (const [each, moments] of known) {
@@ -65,7 +123,10 @@ export function add(at, metrics, node = "") {
     if (kept.length) known.set(each, kept);
     else known.delete(each);
   }
-  known.set(node, [...(known.get(node) ?? []), { at, metrics }]);
+  const moments = [...(known.get(node) ?? []), { at, metrics: shownOf(metrics) }];
+  known.delete(node);
+  known.set(node, moments.slice(-MOST_MOMENTS));
+  for (const [each] of [...known].slice(0, -MOST_NODES)) known.delete(each);
   const former = history.value.node;
   const latest = known.get(former)?.at(-1);
   const shown = latest && at - latest.at < PATIENCE ? former : node;

@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -192,6 +192,21 @@ def _prepare(db: Connection, address: RecordAddress, hold: Hold) -> None:
 
 def _ping(db: Connection) -> None:
     db.execute(PING)
+
+
+def first_row(db: Connection, statement: str, asked: Mapping[str, object]) -> tuple[Any, ...] | None:
+    """Return the first row of a statement that is often asked; None if it has none."""
+    return db.execute(statement, asked, prepare=True).fetchone()
+
+
+def all_rows(db: Connection, statement: str, asked: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    """Return all rows of a statement that is often asked."""
+    return db.execute(statement, asked, prepare=True).fetchall()
+
+
+def execute(db: Connection, statement: str, asked: Mapping[str, object]) -> None:
+    """Execute a statement, without a look at what it returns."""
+    db.execute(statement, asked)
 
 
 def _value(db: Connection, statement: str) -> Any:

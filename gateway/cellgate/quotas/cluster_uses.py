@@ -1,6 +1,7 @@
-"""What a principal's sessions use at the other gateways of a cluster: values, and the seam to the cluster.
+"""What a principal's sessions use at the gateways of a cluster: values, and the seam to the cluster.
 
-``usage`` adds it to what is used here. The gateways' database has it, through ``cluster.quota_shares``.
+``usage`` adds what is used at the others to what is used here. Their database has it, through
+``cluster.uses``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cellgate.quotas.quotas import Quotas
+
+TINY: Final = 1e-9
+"""Processors by which sums of fractions may differ."""
+CPU_DIGITS: Final = 6
+"""Decimals of a processor that count, so that a sum without all of its parts is exactly zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +32,35 @@ class Sums:
         return Sums(
             self.sessions + sign * other.sessions,
             self.memory + sign * other.memory,
-            self.cpus + sign * other.cpus,
+            round(self.cpus + sign * other.cpus, CPU_DIGITS),
             self.disk + sign * other.disk,
         )
+
+    def exceeds(self, quotas: Quotas) -> bool:
+        """Return whether it is more than a quota allows."""
+        sums = (self.sessions, self.memory, self.cpus, self.disk)
+        return any(is_above(used, limit) for used, limit in zip(sums, quotas.of_sums, strict=True))
+
+
+def is_above(used: float, limit: float | None) -> bool:
+    """Return whether a sum is above a limit, if there is one."""
+    return limit is not None and used > limit + TINY
 
 
 NOTHING: Final = Sums()
 
 
-class UseElsewhere(Protocol):
+class ClusterUses(Protocol):
     """Knows what each gateway of a cluster uses. All methods belong to one event loop."""
 
-    async def others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
+    async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sums]:
         """Return what principals use at all other gateways, of those that use something there.
 
         Raises StorageError.
         """
+
+    async def first(self, after: str, limit: int) -> Mapping[str, Sums]:
+        """Return the same of the first principals, by name, behind `after`. Raises StorageError."""
 
     async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:
         """Replace what this gateway uses, unless that would exceed a quota together with the others' use.
