@@ -91,7 +91,7 @@ class KeyOwners(Ownership):
 
     async def files_at(self, principal: str, key: str) -> str:
         asked = self._membership.asked(principal=principal, key=key)
-        found = await self._db.repeatable(_row, statements.FILES_AT, asked)
+        found = await self._db.repeatable(first_row, statements.FILES_AT, asked)
         return "" if found is None else str(found[0])
 
     async def settle(self, principal: str, key: str) -> None:
