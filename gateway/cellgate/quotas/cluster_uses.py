@@ -60,7 +60,9 @@ class ClusterUses(Protocol):
         """
 
     async def first(self, after: str, limit: int) -> Mapping[str, Sums]:
-        """Return the same of the first principals, by name, behind `after`. Raises StorageError."""
+        """Return what the first principals, by name, behind `after` use at all other gateways, of those that
+        use something there. Raises StorageError.
+        """
 
     async def publish(self, principal: str, own: Sums, most: Quotas) -> bool:
         """Replace what this gateway uses, unless that would exceed a quota together with the others' use.

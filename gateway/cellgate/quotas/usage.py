@@ -130,6 +130,7 @@ class Account:
         self._clock = clock
         self._refused = refused
         self._changed = changed
+        self._confirmed = NOTHING
         self._unconfirmed: dict[Reservation, Sums] = {}
         self._running = 0
         self._queued = 0
@@ -189,14 +190,11 @@ class Account:
 
     def confirmed(self, also: Reservation | None = None) -> Sums:
         """Return `sums` without the reservations that are not confirmed yet, but for one, if it is given."""
-        found = self.sums
-        for reserved, use in self._unconfirmed.items():
-            found = found if reserved is also else found.plus(use, -1)
-        return found
+        return self._confirmed if also is None else self._confirmed.plus(self._unconfirmed[also])
 
     def confirm(self, reserved: Reservation) -> None:
         """Note that other gateways, if there are any, may be told of a session's reservation."""
-        self._unconfirmed.pop(reserved, None)
+        self._confirmed = self._confirmed.plus(self._unconfirmed.pop(reserved, NOTHING))
 
     def reserve_disk(self, count: int) -> Reservation:
         """Reserve bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
@@ -207,7 +205,6 @@ class Account:
 
     def adopt_disk(self, count: int) -> Reservation:
         """Count bytes of disk that are already in use, whatever the quotas are."""
-
         use = Sums(disk=count)
         self._count(use)
         return Reservation(lambda: self._count(use, -1))
@@ -230,6 +227,7 @@ class Account:
 
     def _count(self, use: Sums, sign: int = 1) -> None:
         self.sums = self.sums.plus(use, sign)
+        self._confirmed = self._confirmed.plus(use, sign)
         self._changed(self.name)
 
     def _check_sum(
@@ -494,7 +492,7 @@ class Usage:
         raise StorageError("Too many gateways use the quotas of this user at the same time; try again")
 
     async def publish(self, name: str) -> None:
-        """Tell the others what a principal uses here, whatever the quotas are. Raises StorageError."""
+        """Tell other gateways what a principal uses here, whatever the quotas are. Raises StorageError."""
         account = self.account(name)
         async with account.publishing:
             if self.cluster is not None:
