@@ -89,9 +89,9 @@ class Client:
         """Whether its variables were there all the time."""
         return self.counted() == list(range(1, len(self.cells) + 1)) and self.causes() == []
 
-    def first_answer(self, after: float) -> float:
-        """The seconds from a moment until the first answer to a cell that was sent later, or ran then."""
-        return min(cell.answered for cell in self.cells if cell.answered > after) - after
+    def back_after(self, moment: float) -> float:
+        """The seconds from a moment until the first answer of a new kernel."""
+        return next(cell.answered for cell in self.cells if cell.result.loss) - moment
 
 
 @contextmanager
