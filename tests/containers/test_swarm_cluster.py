@@ -51,6 +51,7 @@ services:
     ports: ["${HERE}:53:53/udp", "${HERE}:53:53/tcp"]
   proxy:
     image: ${CELLGATE_HAPROXY_IMAGE}
+    sysctls: {net.ipv4.tcp_retries2: 5}
     volumes: ["${FOLDER}/haproxy:/usr/local/etc/haproxy:ro"]
     ports: ["127.0.0.1:${PORT}:8888"]
 """

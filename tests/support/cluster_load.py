@@ -23,7 +23,7 @@ from tests.support.server import PATIENCE, until
 CLIENTS = 6
 STEPS = 10
 """Results that each client has before something happens to its gateway, and after."""
-COUNT = "n = globals().get('n', 0) + 1; n"
+COUNT = "n = globals().get('n', 0) + 1; print(n)"
 LONG_CELL = 25
 """Each cell of this number takes two seconds, so that some run whatever happens."""
 
@@ -79,7 +79,7 @@ class Client:
 
     def counted(self) -> list[int]:
         """The numbers that the cells gave."""
-        return [int(cell.result.text) for cell in self.cells]
+        return [int(cell.result.stdout) for cell in self.cells]
 
     def causes(self) -> list[str]:
         """Why variables were lost, each time."""
@@ -94,19 +94,46 @@ class Client:
         return next(cell.answered for cell in self.cells if cell.result.loss) - moment
 
 
+@dataclass
+class Newcomers:
+    """People who each open a session, run a cell and end it, one after the other, until told to stop."""
+
+    opened: int = 0
+    longest: float = 0.0
+    failure: GatewayError | None = None
+
+    def run(self, door: Door, stop: threading.Event) -> None:
+        """Open one session after the other."""
+        try:
+            with Gateway.sync(door.url, door.token) as gateway:
+                while not stop.is_set():
+                    began = time.monotonic()
+                    with gateway.session() as session:
+                        assert session.run("6 * 7").text == "42"
+                    self.opened += 1
+                    self.longest = max(self.longest, time.monotonic() - began)
+        except GatewayError as error:
+            self.failure = error
+
+
 @contextmanager
 def load(door: Door) -> Iterator[tuple[list[Client], Progress]]:
-    """Clients that run cells, and a call that waits until each has run some more. None may see a failure."""
+    """Clients that run cells, and a call that waits until each has run some more; beside them newcomers.
+
+    None may see a failure.
+    """
     name = secrets.token_hex(4)
     clients = [Client(f"load-{name}-{number}") for number in range(CLIENTS)]
+    newcomers = Newcomers()
+    everybody = [*clients, newcomers]
     stop = threading.Event()
-    threads = [threading.Thread(target=each.run, args=(door, stop)) for each in clients]
+    threads = [threading.Thread(target=each.run, args=(door, stop), daemon=True) for each in everybody]
 
     def progress() -> None:
         wanted = {client.session: len(client.cells) + STEPS for client in clients}
 
         def is_done() -> bool:
-            assert [client.failure for client in clients] == [None] * CLIENTS
+            assert [each.failure for each in everybody if each.failure] == []
             return all(len(client.cells) >= wanted[client.session] for client in clients)
 
         until(is_done, "cells do not go on", 120)
@@ -120,9 +147,11 @@ def load(door: Door) -> Iterator[tuple[list[Client], Progress]]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join()
+            thread.join(PATIENCE)
         _print_figures(clients)
-    assert [client.failure for client in clients] == [None] * CLIENTS
+        print(f"{newcomers.opened} sessions opened and ended, the longest took {newcomers.longest:.1f} s")
+    assert not any(thread.is_alive() for thread in threads), "a cell is not answered"
+    assert [each.failure for each in everybody if each.failure] == []
     _check_events(door, clients)
     door.check_record()
     with Gateway.sync(door.url, door.token) as gateway:
