@@ -23,7 +23,7 @@ from docker.api.client import APIClient
 
 from cellgate import Gateway
 from cellgate_kernels.engine.container import INSTANCE_LABEL
-from tests.support.cluster_load import Door, load
+from tests.support.cluster_load import Door, load, losses
 from tests.support.compose import DEPLOY, Compose, composed, make_stand_ins
 from tests.support.free_ports import free_port
 from tests.support.server import until
@@ -154,7 +154,7 @@ def test_an_update_of_one_gateway_after_the_other_is_not_noticed(cluster: Cluste
             cluster.wait_for(service)
             assert cluster.container(service)["Id"] != before
             progress()
-    assert [client.session for client in clients if not client.is_unbroken()] == []
+    assert losses(clients) == {}
 
 
 def test_a_gateway_that_crashes_is_started_again_and_adopts_its_kernels(cluster: Cluster) -> None:
@@ -163,7 +163,7 @@ def test_a_gateway_that_crashes_is_started_again_and_adopts_its_kernels(cluster:
         os.kill(cluster.container(crashed)["State"]["Pid"], signal.SIGKILL)
         progress()
     assert cluster.container(crashed)["RestartCount"] >= 1
-    assert [client.session for client in clients if not client.is_unbroken()] == []
+    assert losses(clients) == {}
     cluster.wait_for_all()
 
 

@@ -20,7 +20,8 @@ from docker.api.client import APIClient
 
 from cellgate import Gateway
 from cellgate_kernels.base.settings import IMAGE
-from tests.support.cluster_load import Door, load
+from cellgate_kernels.engine.container import INSTANCE_LABEL
+from tests.support.cluster_load import Client, Door, load, losses
 from tests.support.compose import DEPLOY, NAMES, composed, make_stand_ins
 from tests.support.free_ports import free_port
 from tests.support.server import until
@@ -94,12 +95,22 @@ class Cluster:
         return machine.docker("ps", "--quiet", "--filter", f"label=com.docker.swarm.service.name={SERVICE}")
 
     def cellgate(self, *words: str) -> str:
-        """Run a command in a gateway; return what it prints."""
-        return self.manager.docker("exec", self.gateway(self.manager), "cellgate", *words)
+        """Run a command in a gateway that runs; return what it prints."""
+        machine = next(each for each in self.machines if each.is_up and self.gateway(each))
+        return machine.docker("exec", self.gateway(machine), "cellgate", *words)
 
     def node(self, machine: Machine) -> str:
         """The id of a machine's gateway."""
         return (machine.data_dir / "instance").read_text()
+
+    def home(self, client: Client) -> Machine:
+        """The machine that has a client's session."""
+        node = self.door.owner(client.session)
+        return next(machine for machine in self.machines if self.node(machine) == node)
+
+    def kernels(self, machine: Machine) -> list[str]:
+        """The containers of all kernels on a machine that run."""
+        return machine.docker("ps", "--quiet", "--filter", f"label={INSTANCE_LABEL}").split()
 
     def states(self) -> dict[str, str]:
         """The state of each node, by its machine's name."""
@@ -204,20 +215,53 @@ def test_a_newer_image_takes_the_place_of_the_former_one_unnoticed(cluster: Clus
         progress()
         after = {machine.name: cluster.gateway(machine) for machine in cluster.machines}
         assert all(after[name] and after[name] != before[name] for name in before)
-    assert [client.session for client in clients if not client.is_unbroken()] == []
+    assert losses(clients) == {}
+
+
+def test_a_gateway_that_crashes_is_replaced_and_its_kernels_are_adopted(cluster: Cluster) -> None:
+    with load(cluster.door) as (clients, progress):
+        home = cluster.home(clients[0])
+        crashed = cluster.gateway(home)
+        home.docker("kill", crashed)
+        progress()
+        assert cluster.gateway(home) not in {"", crashed}
+    assert losses(clients) == {}
+
+
+def test_a_machine_is_taken_away_and_given_back(cluster: Cluster) -> None:
+    """By the guide's commands."""
+    with load(cluster.door) as (clients, progress):
+        homes = {client.session: cluster.home(client) for client in clients}
+        gone = homes[clients[0].session]
+        gone.docker("exec", cluster.gateway(gone), "cellgate", "node", "drain", cluster.node(gone))
+        progress()
+        cluster.manager.docker("node", "update", "--label-rm", "cellgate", gone.name)
+        until(lambda: not cluster.gateway(gone), "the gateway does not stop")
+        stopped = time.monotonic()
+        gone.docker("rm", "--force", *cluster.kernels(gone))
+        progress()
+    for client in clients:
+        if homes[client.session] == gone:
+            assert client.causes() == ["node_lost"]
+            print(f"{client.session}: elsewhere {client.back_after(stopped):.1f} s after the stop")
+        else:
+            assert client.is_unbroken()
+    assert cluster.kernels(gone) == []
+    cluster.manager.docker("node", "update", "--label-add", "cellgate=true", gone.name)
+    cluster.wait_for_all()
 
 
 def test_sessions_of_a_machine_that_fails_go_on_elsewhere(cluster: Cluster) -> None:
     """Its cable is out, so nobody is told: its clients wait for the lease, the others notice nothing."""
     with load(cluster.door) as (clients, progress):
-        homes = {client.session: cluster.door.owner(client.session) for client in clients}
-        gone = next(each for each in cluster.machines if cluster.node(each) == homes[clients[0].session])
+        homes = {client.session: cluster.home(client) for client in clients}
+        gone = homes[clients[0].session]
         killed = time.monotonic()
         gone.kill()
         progress()
         assert cluster.states()[gone.name] == "down"
     for client in clients:
-        if homes[client.session] == cluster.node(gone):
+        if homes[client.session] == gone:
             assert client.causes() == ["node_lost"]
             print(f"{client.session}: elsewhere {client.back_after(killed):.1f} s after the end")
         else:

@@ -94,6 +94,11 @@ class Client:
         return next(cell.answered for cell in self.cells if cell.result.loss) - moment
 
 
+def losses(clients: list[Client]) -> dict[str, list[str]]:
+    """Why variables were lost, by the session of each client that has lost some."""
+    return {client.session: client.causes() for client in clients if not client.is_unbroken()}
+
+
 @dataclass
 class Newcomers:
     """People who each open a session, run a cell and end it, one after the other, until told to stop."""
