@@ -23,7 +23,7 @@ from docker.api.client import APIClient
 
 from cellgate import Gateway
 from cellgate_kernels.engine.container import INSTANCE_LABEL
-from tests.support.cluster_load import Door, load, losses
+from tests.support.cluster_load import Door, at_rest, load, losses
 from tests.support.compose import DEPLOY, Compose, composed, make_stand_ins
 from tests.support.free_ports import free_port
 from tests.support.server import until
@@ -147,7 +147,7 @@ def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
 
 def test_an_update_of_one_gateway_after_the_other_is_not_noticed(cluster: Cluster) -> None:
     """Each container is replaced, as after `docker compose build`; variables and running cells are kept."""
-    with load(cluster.door) as (clients, progress):
+    with load(cluster.door, newcomers=True) as (clients, progress):
         for service in GATEWAYS:
             before = cluster.container(service)["Id"]
             cluster.run("up", "--detach", "--no-deps", "--no-build", "--force-recreate", service)
@@ -160,7 +160,8 @@ def test_an_update_of_one_gateway_after_the_other_is_not_noticed(cluster: Cluste
 def test_a_gateway_that_crashes_is_started_again_and_adopts_its_kernels(cluster: Cluster) -> None:
     with load(cluster.door) as (clients, progress):
         crashed = cluster.home(clients[0].session)
-        os.kill(cluster.container(crashed)["State"]["Pid"], signal.SIGKILL)
+        with at_rest(clients):
+            os.kill(cluster.container(crashed)["State"]["Pid"], signal.SIGKILL)
         progress()
     assert cluster.container(crashed)["RestartCount"] >= 1
     assert losses(clients) == {}

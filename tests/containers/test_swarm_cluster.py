@@ -21,7 +21,7 @@ from docker.api.client import APIClient
 from cellgate import Gateway
 from cellgate_kernels.base.settings import IMAGE
 from cellgate_kernels.engine.container import INSTANCE_LABEL
-from tests.support.cluster_load import Client, Door, load, losses
+from tests.support.cluster_load import Client, Door, at_rest, load, losses
 from tests.support.compose import DEPLOY, NAMES, composed, make_stand_ins
 from tests.support.free_ports import free_port
 from tests.support.server import until
@@ -31,6 +31,8 @@ TOKEN = secrets.token_hex(16)
 PASSWORD = secrets.token_hex(16)
 PROJECT = "cellgate-test-swarm"
 BUILT, GATEWAY = "cellgate/gateway:latest", "registry.example.org/cellgate/gateway"
+MISSING = 9
+"""A version of which there is no image."""
 SERVICE = "cellgate_gateway"
 DATABASE = "postgresql://cellgate@db.example.org/cellgate"
 HAPROXY = "haproxy/haproxy.cfg"
@@ -89,6 +91,11 @@ class Cluster:
         }
         words = ["--resolve-image", "never", "--compose-file", str(DEPLOY / "swarm.yaml"), "cellgate"]
         self.manager.docker("stack", "deploy", *words, variables=variables)
+
+    def update(self) -> str:
+        """What has become of the last update."""
+        words = ("service", "inspect", SERVICE, "--format", "{{json .UpdateStatus}}")
+        return str((json.loads(self.manager.docker(*words)) or {}).get("State"))
 
     def gateway(self, machine: Machine) -> str:
         """The container of a machine's gateway that runs; empty if there is none."""
@@ -202,19 +209,24 @@ def test_a_session_by_the_proxy(cluster: Cluster) -> None:
 
 def test_a_newer_image_takes_the_place_of_the_former_one_unnoticed(cluster: Cluster) -> None:
     """Machine by machine, as the swarm does it; variables and running cells are kept."""
-    with load(cluster.door) as (clients, progress):
+    with load(cluster.door, newcomers=True) as (clients, progress):
         before = {machine.name: cluster.gateway(machine) for machine in cluster.machines}
         cluster.deploy(2)
 
-        def state() -> str:
-            words = ("service", "inspect", SERVICE, "--format", "{{json .UpdateStatus}}")
-            found = cluster.manager.docker(*words)
-            return str((json.loads(found) or {}).get("State"))
-
-        until(lambda: state() == "completed", "the update does not end", 300)
+        until(lambda: cluster.update() == "completed", "the update does not end", 300)
         progress()
         after = {machine.name: cluster.gateway(machine) for machine in cluster.machines}
         assert all(after[name] and after[name] != before[name] for name in before)
+    assert losses(clients) == {}
+
+
+def test_an_image_that_is_missing_is_given_up_unnoticed(cluster: Cluster) -> None:
+    """The machine whose gateway has stopped for it gets the former one within the lease."""
+    with load(cluster.door) as (clients, progress):
+        cluster.deploy(MISSING)
+        until(lambda: cluster.update() == "rollback_completed", "the update is not given up", 300)
+        progress()
+        cluster.wait_for_all()
     assert losses(clients) == {}
 
 
@@ -222,7 +234,8 @@ def test_a_gateway_that_crashes_is_replaced_and_its_kernels_are_adopted(cluster:
     with load(cluster.door) as (clients, progress):
         home = cluster.home(clients[0])
         crashed = cluster.gateway(home)
-        home.docker("kill", crashed)
+        with at_rest(clients):
+            home.docker("kill", crashed)
         progress()
         assert cluster.gateway(home) not in {"", crashed}
     assert losses(clients) == {}
