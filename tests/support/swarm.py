@@ -87,10 +87,10 @@ class Machine:
                 start_new_session=True,
             )
         _wait_for_network(process.pid)
-        in_switch(self._switch, f"ip link add {self._port} type veth peer name eth0 netns {process.pid}")
-        in_switch(self._switch, f"ip link set {self._port} master br0 up")
-        in_switch(process.pid, f"ip address add {self.address}/24 dev eth0")
-        in_switch(process.pid, "ip link set eth0 up")
+        in_network_of(self._switch, f"ip link add {self._port} type veth peer name eth0 netns {process.pid}")
+        in_network_of(self._switch, f"ip link set {self._port} master br0 up")
+        in_network_of(process.pid, f"ip address add {self.address}/24 dev eth0")
+        in_network_of(process.pid, "ip link set eth0 up")
 
         def answers() -> bool:
             assert process.poll() is None, (self.folder / "log").read_text()[-2000:]
@@ -102,7 +102,7 @@ class Machine:
         """Pull the cable, so that nobody is told of the end, and kill all that runs on it."""
         if self._process is None:
             return
-        in_switch(self._switch, f"ip link delete {self._port}")
+        in_network_of(self._switch, f"ip link delete {self._port}", check=False)
         self._process.kill()
         self._process.wait(START_SECONDS)
         self._process = None
@@ -148,9 +148,9 @@ def machines(count: int, data_dir: Path, images: Sequence[str]) -> Iterator[list
     made: list[Machine] = []
     try:
         _wait_for_network(switch.pid)
-        until(lambda: in_switch(switch.pid, "ip link show br0", check=False), "the switch does not start")
-        in_switch(switch.pid, f"ip link add port0 type veth peer name {CABLE} netns {os.getpid()}")
-        in_switch(switch.pid, "ip link set port0 master br0 up")
+        until(lambda: in_network_of(switch.pid, "ip link show br0", check=False), "the switch does not start")
+        in_network_of(switch.pid, f"ip link add port0 type veth peer name {CABLE} netns {os.getpid()}")
+        in_network_of(switch.pid, "ip link set port0 master br0 up")
         _run(["ip", "address", "add", f"{HERE}/24", "dev", CABLE])
         _run(["ip", "link", "set", CABLE, "up"])
         made += [Machine(number, folder, data_dir, switch.pid) for number in range(1, count + 1)]
@@ -178,7 +178,7 @@ def machines(count: int, data_dir: Path, images: Sequence[str]) -> Iterator[list
         shutil.rmtree(folder)
 
 
-def in_switch(process: int, command: str, *, check: bool = True) -> bool:
+def in_network_of(process: int, command: str, *, check: bool = True) -> bool:
     """Run a command in the network of a process; return whether it succeeded."""
     return _run(["nsenter", f"--net=/proc/{process}/ns/net", *command.split()], check=check)
 
