@@ -1,7 +1,6 @@
 """Compose with deploy/compose-cluster.yaml: three gateways, PostgreSQL and HAProxy on a real engine.
 
-They are updated one at a time, killed, added and taken away while clients run cells. Each client is the
-Python client as it is, so what it raises is what a user would see.
+They are updated one at a time, killed, added and taken away while clients run cells.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import secrets
 import shutil
 import signal
 import tempfile
-import threading
-import urllib.request
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +22,17 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate import Gateway
-from cellgate.client import GatewayError, Result
 from cellgate_kernels.engine.container import INSTANCE_LABEL
+from tests.support.cluster_load import Door, at_rest, load, losses
 from tests.support.compose import DEPLOY, Compose, composed, make_stand_ins
 from tests.support.free_ports import free_port
-from tests.support.nodes import OWNER
-from tests.support.server import PATIENCE, until
+from tests.support.server import until
 
 TOKEN = secrets.token_hex(16)
 FILE = "compose-cluster.yaml"
 HAPROXY = "haproxy/haproxy.cfg"
 PROJECT = "cellgate-test-cluster"
 GATEWAYS = ("gateway-1", "gateway-2", "gateway-3")
-CLIENTS = 6
-STEPS = 10
-"""Results that each client has before something happens to its gateway, and after."""
-COUNT = "n = globals().get('n', 0) + 1; n"
-LONG_CELL = 25
-"""Each cell of this number takes two seconds, so that some run whatever happens."""
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -58,9 +48,9 @@ class Cluster:
     port: int
 
     @property
-    def url(self) -> str:
-        """HAProxy's address."""
-        return f"http://127.0.0.1:{self.port}"
+    def door(self) -> Door:
+        """HAProxy's address, and the administrator's token."""
+        return Door(f"http://127.0.0.1:{self.port}", TOKEN, self.check_record)
 
     def container(self, service: str) -> Mapping[str, Any]:
         """The engine's description of a service's container."""
@@ -101,15 +91,12 @@ class Cluster:
 
     def home(self, session: str) -> str:
         """The service that has a session."""
-        request = urllib.request.Request(
-            f"{self.url}/v1/sessions/{session}", headers={"Authorization": f"Bearer {TOKEN}"}
-        )
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return f"gateway-{answer.headers[OWNER][0]}"
+        return f"gateway-{self.door.owner(session)[0]}"
 
     def check_record(self) -> None:
-        """Check every chain of the record."""
-        self.cellgate(GATEWAYS[0], "verify", "--record", "postgresql://cellgate@database/cellgate")
+        """Check every chain of the record, in a gateway that runs."""
+        up = next(each for each in GATEWAYS if self.container(each)["State"]["Running"])
+        self.cellgate(up, "verify", "--record", "postgresql://cellgate@database/cellgate")
 
 
 @pytest.fixture(scope="module")
@@ -142,88 +129,6 @@ def cluster(docker: None) -> Iterator[Cluster]:
         shutil.rmtree(place)
 
 
-@dataclass
-class Client:
-    """Somebody who counts in a session of their own, until told to stop."""
-
-    session: str
-    results: list[Result] = field(default_factory=list)
-    failure: GatewayError | None = None
-
-    def run(self, url: str, stop: threading.Event) -> None:
-        """Run one cell after the other."""
-        try:
-            with Gateway.sync(url, TOKEN) as gateway:
-                session = gateway.session(self.session)
-                while not stop.is_set():
-                    long = len(self.results) % LONG_CELL == LONG_CELL - 1
-                    self.results.append(session.run(f"import time; time.sleep({2 * long}); {COUNT}"))
-        except GatewayError as error:
-            self.failure = error
-
-    def counted(self) -> list[int]:
-        """The numbers that the cells gave."""
-        return [int(result.text) for result in self.results]
-
-    def causes(self) -> list[str]:
-        """Why variables were lost, each time."""
-        return [str(result.kernel.cause) for result in self.results if result.loss]
-
-
-Progress = Callable[[], None]
-
-
-@contextmanager
-def load(cluster: Cluster) -> Iterator[tuple[list[Client], Progress]]:
-    """Clients that run cells, and a call that waits until each has run some more. None may see a failure."""
-    name = secrets.token_hex(4)
-    clients = [Client(f"load-{name}-{number}") for number in range(CLIENTS)]
-    stop = threading.Event()
-    threads = [threading.Thread(target=each.run, args=(cluster.url, stop)) for each in clients]
-
-    def progress() -> None:
-        wanted = {client.session: len(client.results) + STEPS for client in clients}
-
-        def is_done() -> bool:
-            assert [client.failure for client in clients] == [None] * CLIENTS
-            return all(len(client.results) >= wanted[client.session] for client in clients)
-
-        until(is_done, "cells do not go on", 120)
-
-    for thread in threads:
-        thread.start()
-    try:
-        progress()
-        yield clients, progress
-        progress()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert [client.failure for client in clients] == [None] * CLIENTS
-    check_events(cluster, clients)
-    cluster.check_record()
-    with Gateway.sync(cluster.url, TOKEN) as gateway:
-        for client in clients:
-            gateway.session(client.session).end()
-
-
-def check_events(cluster: Cluster, clients: list[Client]) -> None:
-    """Each cell that was answered has ended once in the record, whose events have no gap."""
-    with Gateway.sync(cluster.url, TOKEN) as gateway:
-        for client in clients:
-            events = list(gateway.session(client.session).events(follow=False))
-            first = events[0].seq
-            assert [event.seq for event in events] == list(range(first, first + len(events)))
-            ends = Counter(event.execution for event in events if event.type == "finished")
-            assert all(ends[result.execution] == 1 for result in client.results)
-
-
-def is_unbroken(client: Client) -> bool:
-    """Whether a client's variables were there all the time."""
-    return client.counted() == list(range(1, len(client.results) + 1)) and client.causes() == []
-
-
 def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
     """No password is in the file, and a user who was added at one gateway is known to all."""
     place = cluster.data / "secrets"
@@ -232,7 +137,7 @@ def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
     assert len((place / "database" / "password").read_text()) == 48
     cluster.cellgate("gateway-2", "user", "add", "ada")
     token = json.loads(cluster.cellgate("gateway-3", "token", "create", "--user", "ada", "--json"))["token"]
-    with Gateway.sync(cluster.url, token) as gateway:
+    with Gateway.sync(cluster.door.url, token) as gateway:
         assert gateway.me().principal == "ada"
         for _ in GATEWAYS:
             with gateway.session() as session:
@@ -242,31 +147,33 @@ def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
 
 def test_an_update_of_one_gateway_after_the_other_is_not_noticed(cluster: Cluster) -> None:
     """Each container is replaced, as after `docker compose build`; variables and running cells are kept."""
-    with load(cluster) as (clients, progress):
+    with load(cluster.door, newcomers=True) as (clients, progress):
         for service in GATEWAYS:
             before = cluster.container(service)["Id"]
             cluster.run("up", "--detach", "--no-deps", "--no-build", "--force-recreate", service)
             cluster.wait_for(service)
             assert cluster.container(service)["Id"] != before
             progress()
-    assert [client.session for client in clients if not is_unbroken(client)] == []
+    assert losses(clients) == {}
 
 
 def test_a_gateway_that_crashes_is_started_again_and_adopts_its_kernels(cluster: Cluster) -> None:
-    with load(cluster) as (clients, progress):
+    with load(cluster.door) as (clients, progress):
         crashed = cluster.home(clients[0].session)
-        os.kill(cluster.container(crashed)["State"]["Pid"], signal.SIGKILL)
+        with at_rest(clients):
+            os.kill(cluster.container(crashed)["State"]["Pid"], signal.SIGKILL)
         progress()
     assert cluster.container(crashed)["RestartCount"] >= 1
-    assert [client.session for client in clients if not is_unbroken(client)] == []
+    assert losses(clients) == {}
     cluster.wait_for_all()
 
 
 def test_sessions_of_a_gateway_that_is_gone_go_on_elsewhere(cluster: Cluster) -> None:
     """Killed as by a machine that fails: its clients wait for the lease, the others notice nothing."""
-    with load(cluster) as (clients, progress):
+    with load(cluster.door) as (clients, progress):
         homes = {client.session: cluster.home(client.session) for client in clients}
         gone = homes[clients[0].session]
+        killed = time.monotonic()
         cluster.run("kill", gone)
         progress()
         (other, *_) = {*GATEWAYS} - {gone}
@@ -274,8 +181,9 @@ def test_sessions_of_a_gateway_that_is_gone_go_on_elsewhere(cluster: Cluster) ->
     for client in clients:
         if homes[client.session] == gone:
             assert client.causes() == ["node_lost"]
+            print(f"{client.session}: elsewhere {client.back_after(killed):.1f} s after the kill")
         else:
-            assert is_unbroken(client)
+            assert client.is_unbroken()
     cluster.run("up", "--detach", "--no-deps", "--no-build", gone)
     cluster.wait_for_all()
 
@@ -295,12 +203,12 @@ def test_a_fourth_gateway_comes_and_goes(cluster: Cluster) -> None:
         proxy.read_text().replace(server, server + server.replace("33333333 gateway-3", "44444444 gateway-4"))
     )
     before = [cluster.container(service)["Id"] for service in (*GATEWAYS, "database", "proxy")]
-    with load(cluster) as (_, progress):
+    with load(cluster.door) as (_, progress):
         cluster.run("up", "--detach", "--no-build", "gateway-4")
         cluster.wait_for("gateway-4")
         cluster.run("kill", "-s", "USR2", "proxy")
         progress()
-        with Gateway.sync(cluster.url, TOKEN) as gateway:
+        with Gateway.sync(cluster.door.url, TOKEN) as gateway:
             names = [f"new-{secrets.token_hex(4)}" for _ in range(40)]
 
             def is_used() -> bool:

@@ -24,7 +24,8 @@ OF_GATEWAYS = {"PGPASSFILE"}
 """Variables of a gateway that are not Cellgate's."""
 TAKEN = frozenset({
     *("image", "entrypoint", "command", "environment", "ports", "secrets", "volumes", "cap_drop", "cap_add"),
-    *("read_only", "stop_grace_period", "healthcheck", "deploy", "networks", "configs", "hostname", "init"),
+    *("read_only", "sysctls", "stop_grace_period", "healthcheck", "deploy", "networks", "configs"),
+    *("hostname", "init"),
 })  # fmt: skip
 """Keys of a service that a stack takes. Others, such as `restart` and `security_opt`, it leaves out."""
 FOLDER = "/run/secrets"

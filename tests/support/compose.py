@@ -1,7 +1,8 @@
 """Compose with the files of `deploy`, as projects of the tests' own.
 
 No registry is needed: images are built on the engine's base image, and those of PostgreSQL and HAProxy have
-stand-ins of Debian's packages, which take the same variables and signals as the official ones.
+stand-ins of Debian's packages, which take the same variables and signals as the official ones. `NAMES` is a
+server of names, which takes dnsmasq's options.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.requirements import require
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LOCAL_BASE = "cellgate/base:local"
-POSTGRES, HAPROXY = "cellgate/test-postgres", "cellgate/test-haproxy"
+POSTGRES, HAPROXY, NAMES = "cellgate/test-postgres", "cellgate/test-haproxy", "cellgate/test-names"
 
 Compose = Callable[..., str]
 
@@ -60,6 +61,10 @@ _STAND_INS = {
         + 'STOPSIGNAL SIGUSR1\nUSER haproxy\nENTRYPOINT ["haproxy", "-W", "-db"]\n'
         + 'CMD ["-f", "/usr/local/etc/haproxy/haproxy.cfg"]\n'
     },
+    NAMES: {
+        "Dockerfile": _INSTALL.format(package="dnsmasq-base")
+        + 'ENTRYPOINT ["dnsmasq", "--keep-in-foreground", "--no-hosts", "--no-resolv"]\n'
+    },
 }
 """The files of the stand-ins' images."""
 
@@ -75,9 +80,10 @@ def compose_command() -> list[str]:
     return require("compose", "neither `docker compose` nor `docker-compose` works")
 
 
-def make_stand_ins(client: APIClient) -> Mapping[str, str]:
-    """Build the images of PostgreSQL and HAProxy; return the variables that name them. Blocks."""
-    for tag, files in _STAND_INS.items():
+def make_stand_ins(client: APIClient, *tags: str) -> Mapping[str, str]:
+    """Build images: those of PostgreSQL and HAProxy, and others; return the variables that name the two."""
+    for tag in (POSTGRES, HAPROXY, *tags):
+        files = _STAND_INS[tag]
         context = io.BytesIO()
         with tarfile.open(fileobj=context, mode="w") as archive:
             for name, text in files.items():
