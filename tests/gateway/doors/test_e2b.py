@@ -235,6 +235,7 @@ def test_a_request_that_is_repeated_makes_one_sandbox(gateway: GatewayProcess) -
         ({"envVars": {"X": 1}}, 400),
         ({"metadata": {"long": "x" * 70_000}}, 400),
         ({"metadata": []}, 400),
+        ({"metadata": {"number": 1}}, 400),
         ({"templateID": "x" * 300}, 400),
         ([], 400),
         ({"network": {"denyOut": ["0.0.0.0/0"]}}, 501),

@@ -59,7 +59,7 @@ class CreateBody(Asked, frozen=True):
     """A sandbox to make."""
 
     template: str = field(name="templateID", default="base")
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = None
     env: dict[str, str] | None = field(name="envVars", default=None)
     timeout: float | None = None
     internet: bool | None = field(name="allow_internet_access", default=None)
@@ -82,6 +82,9 @@ class CreateBody(Asked, frozen=True):
         for name, wanted in absent.items():
             if wanted:
                 raise Unsupported(f"{name} of E2B is not there in this gateway")
+        for key, value in (self.metadata or {}).items():
+            if not isinstance(value, str):
+                raise InvalidInput(f"metadata: the value of {ascii(key)[1:41]!r} must be a text")
         if len(self.template) > MOST_TEMPLATE:
             raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
 
