@@ -48,7 +48,7 @@ _MAX_IMAGE = _MOST_ENCODED // 4 * 3
 _SUFFIXES: Final = MappingProxyType(
     {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 )
-_CELL_FILE = re.compile(r"/tmp/(?:[\w.-]{1,64}/)?ipykernel_[0-9]++/[0-9]++\.py")
+_CELL_FILE = re.compile(r"/tmp/(?:[\w.-]{1,64}/)?ipykernel_[0-9]++/[0-9]++\.py")  # noqa: S108 - named in texts
 _ELSEWHERE = "a file that it writes"
 INHERITED_PATHS: Final = (
     "[cellgate: use relative paths there; absolute ones below /workspace are still this session's files]"
