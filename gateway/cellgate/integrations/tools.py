@@ -48,7 +48,9 @@ _MAX_IMAGE = _MOST_ENCODED // 4 * 3
 _SUFFIXES: Final = MappingProxyType(
     {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 )
-_CELL_FILE = re.compile(r"/tmp/(?:[\w.-]{1,64}/)?ipykernel_[0-9]++/[0-9]++\.py")  # noqa: S108 - named in texts
+_PATH = re.compile(r"(?<![^\s\"'(])/[^\s\"':,]++")
+_CELL_FILE = re.compile(r"/ipykernel_[0-9]++/[0-9]++\.py\Z")
+"""The end of the path that a kernel gives to a cell's code."""
 _ELSEWHERE = "a file that it writes"
 INHERITED_PATHS: Final = (
     "[cellgate: use relative paths there; absolute ones below /workspace are still this session's files]"
@@ -399,7 +401,7 @@ def _fitting(table: dict[str, Any], limit: int) -> str:
 
 def _without_paths(text: str) -> str:
     """Return a cell's text without the names of the files that a kernel gives to cells, as in warnings."""
-    return _CELL_FILE.sub("<cell>", text)
+    return _PATH.sub(lambda found: "<cell>" if _CELL_FILE.search(found[0]) else found[0], text)
 
 
 def _window(text: str, start: int, length: int) -> str:
