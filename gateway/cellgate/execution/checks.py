@@ -80,7 +80,7 @@ def _at(metadata: dict[str, Any] | None, is_wrong: Callable[[dict[str, Any]], bo
     """Return which of the keys is at fault, to append to a refusal."""
     for name, value in (metadata or {}).items():
         if is_wrong({name: value}):
-            return f": see the key {ascii(name)[1 : 1 + _SHOWN_KEY]!r}"
+            return f": see the key '{ascii(name)[1:-1][:_SHOWN_KEY]}'"
     return ""
 
 

@@ -135,7 +135,7 @@ async def test_refusals_begin_with_a_reason(gateway: GatewayProcess, tmp_path: P
         ):
             assert (await refused(client, tool, **arguments)).startswith(f"bad_request: {said}")
         assert (await refused(client, "read_file", path="absent")).startswith("not_found: ")
-        assert await call(client, "run_code", code="echo $((6 * 7))", language="sh") == "42"
+        assert await call(client, "run_code", code="echo $((6 * 7))", language="sh") == "42\n"
         (tmp_path / "taken").mkdir()
     async with serving(gateway, tmp_path, "--notebooks", str(tmp_path / "taken")) as client:
         await call(client, "run_code", code="1")

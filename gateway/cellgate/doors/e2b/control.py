@@ -84,7 +84,7 @@ class CreateBody(Asked, frozen=True):
                 raise Unsupported(f"{name} of E2B is not there in this gateway")
         for key, value in (self.metadata or {}).items():
             if not isinstance(value, str):
-                raise InvalidInput(f"metadata: the value of {ascii(key)[1:41]!r} must be a text")
+                raise InvalidInput(f"metadata: the value of '{ascii(key)[1:-1][:40]}' must be a text")
         if len(self.template) > MOST_TEMPLATE:
             raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
 
