@@ -43,6 +43,9 @@ class Client:
 
 TABLE = (
     Client("e2b", ("e2b-code-interpreter",), (f"{DOORS}::test_e2b",)),
+    Client(
+        "openai-agents", ("openai-agents", "e2b-code-interpreter"), (f"{DOORS}::test_e2b_in_openai_agents",)
+    ),
     Client("e2b-js", ("@e2b/code-interpreter",), (f"{DOORS}::test_e2b_in_node",), in_node=True),
     Client("azure-autogen", ("autogen-ext[azure]", "aiohttp"), (f"{DOORS}::test_azure_in_autogen",)),
     Client("azure-langchain", ("langchain-azure-dynamic-sessions",), (f"{DOORS}::test_azure_in_langchain",)),

@@ -51,6 +51,9 @@ def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
         "command": ["written", "no\n", 0],
         "info": [{"who": "us"}, True],
         "again": "6",
+        "language": "42",
+        "fork": ["7", "6", True],
+        "folder": "/tmp\n",
         "ended": False,
     }
 
@@ -65,6 +68,23 @@ def test_e2b_in_node(gateway: GatewayProcess, tmp_path: Path) -> None:
         "files": ["written", ["b.txt"]],
         "command": ["written", "no\n", 0],
         "again": "6",
+    }
+
+
+@newest
+def test_e2b_in_openai_agents(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Commands, files, terminals, and a workspace that outlives its sandbox."""
+    found = run(gateway, tmp_path, "openai_agents", "agents/extensions/sandbox/e2b")
+    assert found == {
+        "exec": ["inyes\n/workspace\n", "no\n", 3],
+        "file": True,
+        "listed": ["a", "in.txt"],
+        "running": True,
+        "terminal": True,
+        "background": ["begun\n", True],
+        "port": True,
+        "resumed": True,
+        "in another sandbox": True,
     }
 
 

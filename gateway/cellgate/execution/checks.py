@@ -6,6 +6,7 @@ sessions and cells are in ``limits``. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 MAX_METADATA_DEPTH = 32
+_SHOWN_KEY = 40
 
 
 def check_session_key(key: str) -> str:
@@ -64,13 +66,31 @@ def check_metadata(metadata: dict[str, Any] | None) -> None:
     try:
         size = len(msgspec.json.encode(metadata))
     except UnicodeEncodeError:
-        raise InvalidInput("metadata must not contain lone surrogates") from None
+        raise InvalidInput(f"metadata must not contain lone surrogates{_at(metadata, _is_broken)}") from None
     except RecursionError:
         raise InvalidInput(too_deep) from None
     if size > MAX_METADATA_BYTES:
         raise InvalidInput(f"metadata is {size} bytes long; at most {MAX_METADATA_BYTES} are taken")
     if _depth_exceeds(metadata, MAX_METADATA_DEPTH):
-        raise InvalidInput(too_deep)
+        where = _at(metadata, lambda each: _depth_exceeds(each, MAX_METADATA_DEPTH))
+        raise InvalidInput(f"{too_deep}{where}")
+
+
+def _at(metadata: dict[str, Any] | None, is_wrong: Callable[[dict[str, Any]], bool]) -> str:
+    """Return which of the keys is at fault, to append to a refusal."""
+    for name, value in (metadata or {}).items():
+        if is_wrong({name: value}):
+            return f": see the key '{ascii(name)[1:-1][:_SHOWN_KEY]}'"
+    return ""
+
+
+def _is_broken(metadata: dict[str, Any]) -> bool:
+    """Return whether a text in it is no valid Unicode."""
+    try:
+        msgspec.json.encode(metadata)
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _depth_exceeds(value: Any, depth: int) -> bool:

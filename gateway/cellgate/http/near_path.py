@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import MappingProxyType
 from typing import Final
 
 from cellgate_kernels.base.errors import nearest
@@ -12,6 +13,8 @@ _LONGEST: Final = 300
 _MOST_WORDS: Final = 10
 _ALIKE: Final = 0.8
 _VERSION: Final = "v1"
+_OTHER_WORDS: Final = MappingProxyType(dict.fromkeys(("exec", "run", "eval", "code", "run_code"), "execute"))
+"""The last words of paths at other gateways of code, with ours."""
 
 
 def near_path(asked: str, known: Iterable[str]) -> str | None:
@@ -41,6 +44,8 @@ def _forms(words: list[str]) -> Iterator[tuple[int, list[str]]]:
         rest = rest[1:]
     yield 1, rest
     yield 1, [_VERSION, *rest]
+    if rest and rest[-1] in _OTHER_WORDS:
+        yield 2, [_VERSION, *rest[:-1], _OTHER_WORDS[rest[-1]]]
 
 
 def _matched(words: list[str], parts: list[str]) -> list[str] | None:

@@ -9,6 +9,7 @@ result.
 from __future__ import annotations
 
 import base64
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -47,6 +48,9 @@ _MAX_IMAGE = _MOST_ENCODED // 4 * 3
 _SUFFIXES: Final = MappingProxyType(
     {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 )
+_PATH = re.compile(r"(?<![^\s\"'(])/[^\s\"':,]++")
+_CELL_FILE = re.compile(r"/ipykernel_[0-9]++/[0-9]++\.py\Z")
+"""The end of the path that a kernel gives to a cell's code."""
 _ELSEWHERE = "a file that it writes"
 INHERITED_PATHS: Final = (
     "[cellgate: use relative paths there; absolute ones below /workspace are still this session's files]"
@@ -179,7 +183,7 @@ class SessionTools(Asynchronous):
         await self._session.opened()
         name = branch if branch is not None and branch in self._tried else self._branch(branch).name
         whole = (await self._session.gateway.result(name, execution, max_text=0)).text
-        return [_window(whole, start, length)]
+        return [_window(_without_paths(whole), start, length)]
 
     async def run_program(
         self, argv: list[str], cwd: str | None = None, timeout: float | None = None
@@ -293,7 +297,7 @@ class SessionTools(Asynchronous):
             where += f" and branch {branch!r}"
         parts = [f"[cellgate: {result.loss}]"] if result.loss else []
         if result.text:
-            parts.append(shorten(result.text, self._max_text, where))
+            parts.append(shorten(_without_paths(result.text), self._max_text, where))
         if result.status not in {"ok", "error"}:
             parts.append(f"[cellgate: {result.status}" + (f", {result.cause}]" if result.cause else "]"))
         if result.files:
@@ -393,6 +397,11 @@ def _fitting(table: dict[str, Any], limit: int) -> str:
         rows = rows[: len(rows) // 2]
         text = msgspec.json.encode({**table, "data": rows}).decode()
     return shorten(text, limit, "the result at the gateway")
+
+
+def _without_paths(text: str) -> str:
+    """Return a cell's text without the names of the files that a kernel gives to cells, as in warnings."""
+    return _PATH.sub(lambda found: "<cell>" if _CELL_FILE.search(found[0]) else found[0], text)
 
 
 def _window(text: str, start: int, length: int) -> str:

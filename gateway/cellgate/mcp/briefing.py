@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from cellgate.client import Gateway, GatewayError
 from cellgate.wire.answers import EnvironmentModel, GatewayInfo
 from cellgate.wire.words import CheckpointMode, LanguageName, NetworkAccess
+from cellgate_kernels.specs.languages import Language, find_language
 
 _KNOWN = (
     *("numpy", "pandas", "polars", "pyarrow", "duckdb", "scipy", "scikit-learn", "statsmodels", "sympy"),
@@ -23,6 +25,8 @@ _KNOWN = (
 
 _DENO = "deno"
 """The program that runs JavaScript and TypeScript."""
+_RUN_BY = MappingProxyType({"bash": (Language.BASH,), _DENO: (Language.JAVASCRIPT, Language.TYPESCRIPT)})
+"""Languages of cells besides Python, by the program that runs them."""
 _OURS = ("standard", "minimal")
 _MOST_OTHERS = 40
 _MOST_NAMED = 20
@@ -40,22 +44,57 @@ class SessionWish:
     checkpoint: CheckpointMode | None = None
 
 
-async def ask_for_briefing(gateway: Gateway, wanted: SessionWish) -> str:
-    """Return the briefing on new sessions of a gateway; "" if the gateway does not answer now."""
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """What models are told of new sessions: a paragraph, and the languages that their cells may have."""
+
+    text: str
+    languages: tuple[str, ...]
+
+
+UNKNOWN = Briefing("", tuple(Language))
+"""What is told of a gateway that has not said what it has."""
+
+
+async def ask_for_briefing(gateway: Gateway, wanted: SessionWish) -> Briefing:
+    """Return the briefing on new sessions of a gateway; `UNKNOWN` if the gateway does not answer now."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            return briefing(await gateway.info(), wanted)
+            info = await gateway.info()
     except (GatewayError, TimeoutError):
         # The tools say what is wrong, when the first of them is used.
-        return ""
+        return UNKNOWN
+    return Briefing(briefing(info, wanted), served_languages(info, wanted))
+
+
+def served_languages(info: GatewayInfo, wanted: SessionWish) -> tuple[str, ...]:
+    """Return the languages of cells in a new session: all that are not known to be missing."""
+    own = None if wanted.language is None else find_language(wanted.language)
+    if own is not None and own.kernel_language == Language.TYPESCRIPT:
+        return (Language.JAVASCRIPT, Language.TYPESCRIPT)
+    environment = _environment(info, wanted)
+    if environment is None or not environment.programs:
+        return tuple(Language)
+    missing = {
+        language
+        for program, runs in _RUN_BY.items()
+        if program not in environment.programs
+        for language in runs
+    }
+    return tuple(language for language in Language if language not in missing)
 
 
 def briefing(info: GatewayInfo, wanted: SessionWish) -> str:
     """Describe a new session to a model: packages, limits, network, and whether packages can be installed."""
-    kernel = wanted.kernel or info.default_kernel
-    environment = None if wanted.language not in (None, "python") else info.environment.get(kernel)
+    environment = _environment(info, wanted)
     parts = [] if environment is None else [_found(environment)]
     return " ".join([*parts, _limits(info), _network(info, wanted), _packages(info)])
+
+
+def _environment(info: GatewayInfo, wanted: SessionWish) -> EnvironmentModel | None:
+    """Return the environment of a new session's kernel, if it is Python's and known."""
+    kernel = wanted.kernel or info.default_kernel
+    return None if wanted.language not in (None, "python") else info.environment.get(kernel)
 
 
 def _found(environment: EnvironmentModel) -> str:

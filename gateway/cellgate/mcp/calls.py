@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ImageContent, TextContent
+from pydantic import WithJsonSchema
 
 from cellgate.client import Session
 from cellgate.integrations import tools
@@ -73,22 +74,28 @@ def as_content(parts: Iterable[str | Picture]) -> Content:
 
 
 def offered(
-    tool: Callable[..., Awaitable[tools.Content]], session: Session
+    tool: Callable[..., Awaitable[tools.Content]], session: Session, languages: Sequence[str]
 ) -> Callable[..., Awaitable[Content]]:
     """Return a tool of ``integrations`` as the SDK takes it, with the same name, description and parameters.
 
-    It reports refusals and progress as the protocol's own tools do.
+    It reports refusals and progress as the protocol's own tools do. `languages`: those that are served.
     """
 
     async def call(context: Context, **arguments: Any) -> Content:
         async with told(session), progress(context):
             return as_content(await tool(**arguments))
 
+    # The schema lists the usual names; the gateway knows shorter ones, such as js, and refuses others.
+    named = Annotated[str, WithJsonSchema({"type": "string", "enum": list(languages)})] | None
     signature = inspect.signature(tool, eval_str=True)
+    parameters = [
+        each.replace(annotation=named) if each.name == "language" else each
+        for each in signature.parameters.values()
+    ]
     given = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
     call.__name__ = tool.__name__
     call.__doc__ = inspect.getdoc(tool)
     call.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), given], return_annotation=Content
+        parameters=[*parameters, given], return_annotation=Content
     )
     return call

@@ -24,7 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
-from cellgate.mcp.briefing import SessionWish, ask_for_briefing
+from cellgate.errors import InvalidToken
+from cellgate.mcp.briefing import Briefing, SessionWish, ask_for_briefing
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -34,8 +35,11 @@ SESSIONS_OF_ONE = 150
 _SESSION_ID = "mcp-session-id"
 _VERSION = "mcp-protocol-version"
 _ATTEMPTS = 1
+_IN_CHALLENGE = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}
+"""The letters that a description in a challenge may have."""
+_LONGEST_SAID = 300
 
-Serve = Callable[[Session, str], ASGIApp]
+Serve = Callable[[Session, Briefing], ASGIApp]
 """Creates the MCP application for a gateway session and its briefing; the application has a lifespan."""
 
 
@@ -152,10 +156,8 @@ class McpDoor:
             return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")
         try:
             await Gateway(self._url, token, attempts=_ATTEMPTS, trust=self._trust).me()
-        except (NotAuthenticated, InvalidInput):
-            refused = _problem(401, INVALID_REQUEST, "The gateway's token is needed, as a bearer token")
-            refused.headers["WWW-Authenticate"] = 'Bearer realm="cellgate"'
-            return refused
+        except (NotAuthenticated, InvalidInput) as error:
+            return _unauthorized(None if token is None else error.message)
         except GatewayError as error:
             return _problem(503, INTERNAL_ERROR, f"{error.reason}: {error.message}")
         return None
@@ -213,6 +215,19 @@ class McpDoor:
         if client.task is not None:
             await asyncio.wait([client.task])
         self._clients.discard(client)
+
+
+def _unauthorized(why: str | None) -> Response:
+    """Return the refusal of a token, because of `why`, or of a request without one (RFC 6750, section 3)."""
+    challenge = 'Bearer realm="cellgate"'
+    if why is None:
+        refused = _problem(401, INVALID_REQUEST, "A token of the gateway is needed, as a bearer token")
+    else:
+        refused = _problem(401, INVALID_REQUEST, f"{InvalidToken.reason}: {why}")
+        said = "".join(letter for letter in why if letter in _IN_CHALLENGE)[:_LONGEST_SAID]
+        challenge += f', error="invalid_token", error_description="{said}"'
+    refused.headers["WWW-Authenticate"] = challenge
+    return refused
 
 
 def _token(request: Request) -> str | None:

@@ -16,7 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
-from cellgate.mcp.briefing import SessionWish
+from cellgate.mcp.briefing import Briefing, SessionWish
 from cellgate.mcp.door import PATH, McpDoor
 from cellgate.mcp.tools import McpTools
 from cellgate_kernels.base.errors import InvalidInput
@@ -50,8 +50,8 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
             f"The gateway at {what.url} does not ask for a token, or is not there: serve on loopback only"
         )
 
-    def application(session: Session, told: str) -> ASGIApp:
-        server = McpTools(session, what.notebooks, what.max_text).server(what.version, told)
+    def application(session: Session, about: Briefing) -> ASGIApp:
+        server = McpTools(session, what.notebooks, what.max_text).server(what.version, about)
         # `McpDoor` does these checks and the idle timeout for all sessions.
         free = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         return server.streamable_http_app(

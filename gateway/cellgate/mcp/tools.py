@@ -12,16 +12,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 from cellgate.client import Session
 from cellgate.client.calls import session_path
+from cellgate.errors import StorageError
 from cellgate.execution.answer_size import shorten
 from cellgate.integrations import tools
 from cellgate.integrations.tools import MAX_TEXT, undone
+from cellgate.mcp.briefing import UNKNOWN, Briefing
 from cellgate.mcp.calls import Content, as_content, offered, progress, text_content, told
 from cellgate.mcp.programs import ProgramTools
+from cellgate.mcp.tool_server import ToolServer
 from cellgate_kernels.base.errors import in_brief
 
 _INSTRUCTIONS = """
@@ -46,15 +49,15 @@ class McpTools:
         self._max_text = max_text
         self._tools = tools.SessionTools(session, max_text=max_text)
 
-    def server(self, version: str, briefing: str = "") -> MCPServer[Any]:
-        """Return a server that offers the tools. `briefing`: on the environment, if known."""
-        instructions = _INSTRUCTIONS + (f"\n{briefing}\n" if briefing else _NETWORK)
-        server: MCPServer[Any] = MCPServer(
-            "cellgate", instructions=instructions, version=version, log_level="WARNING"
-        )
+    def server(self, version: str, about: Briefing = UNKNOWN) -> ToolServer:
+        """Return a server that offers the tools. `about`: the environment, as far as it is known."""
+        instructions = _INSTRUCTIONS + (f"\n{about.text}\n" if about.text else _NETWORK)
         programs = ProgramTools(self._session, self._tools)
         every: tuple[Callable[..., Awaitable[Any]], ...] = (
-            *(offered(getattr(self._tools, name), self._session) for name in tools.DEFINITIONS),
+            *(
+                offered(getattr(self._tools, name), self._session, about.languages)
+                for name in tools.DEFINITIONS
+            ),
             self.run_blocks,
             programs.start_program,
             programs.list_programs,
@@ -72,9 +75,7 @@ class McpTools:
             self.roll_back,
             self.export_notebook,
         )
-        for tool in every:
-            server.tool(structured_output=False)(tool)
-        return server
+        return ToolServer(every, instructions=instructions, version=version)
 
     # Running
 
@@ -162,5 +163,7 @@ class McpTools:
             try:
                 await self._session.save_notebook(path)
             except OSError as error:
-                raise ToolError(f"{path} can't be written: {in_brief(error)}") from error
+                raise ToolError(
+                    f"{StorageError.reason}: {path} can't be written: {in_brief(error)}"
+                ) from error
         return f"written: {path} (also at {address})"

@@ -17,6 +17,8 @@ from cellgate_kernels.base.options import BYTES, SECONDS, option
 from cellgate_kernels.base.resources import GIB
 
 EVERYTHING = "*"
+MOST_NAMED = 40
+"""Most allowed packages that a refusal names."""
 OUT_OF_SCOPE = "This token's scopes do not include packages"
 
 
@@ -66,8 +68,15 @@ class PackageSettings:
             meant = f"; did you mean {near}?" if near else "."
             raise PackagesNotAllowed(
                 f"Packages that may not be installed here: {', '.join(refused)[:500]}{meant}"
-                " The operator of the gateway allows names by --allow-package NAME"
+                f" {self._said_to_be_allowed()}; the operator allows more by --allow-package NAME"
             )
+
+    def _said_to_be_allowed(self) -> str:
+        """Return which packages are allowed, to append to a refusal."""
+        names = sorted(self.allowed)
+        more = len(names) - MOST_NAMED
+        told = ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return f"Allowed here: {told or 'none'}"
 
 
 def _canonical(name: str) -> str:

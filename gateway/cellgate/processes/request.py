@@ -41,7 +41,8 @@ SIGNALS = frozenset(
 class ProcessRequest:
     """A checked request. `timeout` in seconds, None if it names none.
 
-    `waits`: the sender waits for the end. Then the session's `cell_timeout` limits it, else only the session.
+    `cwd`: below the workspace, or an absolute path in the sandbox. `waits`: the sender waits for the end.
+    Then the session's `cell_timeout` limits it, else only the session.
     """
 
     argv: tuple[str, ...]

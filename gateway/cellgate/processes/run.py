@@ -115,9 +115,9 @@ class ProcessRun:
         return list(self._argv)
 
     @property
-    def folder(self) -> tuple[str, ...]:
-        """The names of its working folder, below the workspace."""
-        return tuple(self._request.cwd.split("/")) if self._request.cwd else ()
+    def cwd(self) -> str:
+        """The program's working folder, as the request names it."""
+        return self._request.cwd
 
     @property
     def kept(self) -> int:

@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,17 @@ from cellgate_kernels.base.tasks import Supervisor, outcome
 logger = logging.getLogger(__name__)
 
 ENDED = SessionState.ENDED.value
+
+
+@dataclass(frozen=True, slots=True)
+class BranchTerms:
+    """Facts of a branch besides its kernel.
+
+    `explored`: whether it is an alternative of an exploration. `metadata`: the branch's own.
+    """
+
+    explored: bool
+    metadata: dict[str, Any]
 
 
 class SessionOpener:
@@ -230,7 +241,7 @@ class SessionOpener:
             opening.reserved = account.reserve_session(limits.resources, without_disk=without_disk)
 
     async def branch(
-        self, owned: Owned, parent: Session, spec: BranchSpec, explored: bool, opening: Opening
+        self, owned: Owned, parent: Session, spec: BranchSpec, terms: BranchTerms, opening: Opening
     ) -> Session:
         """Copy the parent's files and fork its kernel, then record both sessions: in this order.
 
@@ -254,8 +265,8 @@ class SessionOpener:
         if owner.moved:
             await self.keys.ownership.settle(*owned)
         await self._usage.confirm(owned[0], opening.reserved)
-        async with parent.holds.held(explored=explored):
-            session = self.make(await self._branch_of(parent, owned[1], explored=explored))
+        async with parent.holds.held(explored=terms.explored):
+            session = self.make(await self._branch_of(parent, owned[1], terms))
             kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
             try:
                 await session.slot.take(kernel, parent.slot)
@@ -272,7 +283,7 @@ class SessionOpener:
             self.add(session, opening.reserved)
         return session
 
-    async def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
+    async def _branch_of(self, parent: Session, key: str, terms: BranchTerms) -> SessionSpec:
         """Return a session like its parent, whose count of cells it continues; it has no events yet."""
         row = SessionRow.new(
             await self._journal.begin_session(parent.row.principal, key),
@@ -281,7 +292,7 @@ class SessionOpener:
             kernel=parent.row.kernel,
             at=now(),
             limits=parent.limits.to_wire(),
-            metadata=parent.row.metadata,
+            metadata=terms.metadata,
             folder=new_folder(),
         )
         row = structs.replace(row, parent=parent.row.id, execution_count=parent.row.execution_count)
@@ -293,7 +304,7 @@ class SessionOpener:
             self._log(row),
             self._journal,
             secrets=None if secrets is None else secrets.copied(),
-            checkpoints=parent.undo.automatic and not explored,
+            checkpoints=parent.undo.automatic and not terms.explored,
         )
 
     async def open_one_shot(

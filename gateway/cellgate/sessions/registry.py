@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from cellgate.sessions.agreement import check_agreement
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.model import AUTO
-from cellgate.sessions.opener import SessionOpener
+from cellgate.sessions.opener import BranchTerms, SessionOpener
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.purger import SessionPurger
@@ -267,14 +268,21 @@ class SessionRegistry:
         return row
 
     async def branch(
-        self, principal: str, key: str, branch: str, spec: BranchSpec, *, explored: bool = False
+        self,
+        principal: str,
+        key: str,
+        branch: str,
+        spec: BranchSpec,
+        *,
+        explored: bool = False,
+        metadata: Mapping[str, object] | None = None,
     ) -> Session:
         """Return a new session with the key `branch`, which continues with a copy of a session's kernel.
 
         The branch belongs to the same principal and has the same limits, variables, secrets, packages and
-        network. `explored`: as for `SessionHolds.held`. Raises NotFound, Conflict if a session of that key
-        exists, even an ended one, and the errors of `held`, `KernelPool.branch` and of copying files; the
-        parent then goes on as before.
+        network. `explored`: as for `SessionHolds.held`. `metadata`: the branch's, instead of the session's.
+        Raises NotFound, Conflict if a session of that key exists, even an ended one, and the errors of
+        `held`, `KernelPool.branch` and of copying files; the parent then goes on as before.
         """
         self.keys.check_open()
         await self.keys.check_ours((principal, check_session_key(key)))
@@ -283,7 +291,8 @@ class SessionRegistry:
         await self.opener.look(principal)
         if self.keys.find(owned).taken:
             raise Conflict(f"There is a session {branch!r} already; choose another key for the branch")
-        branching = partial(self.opener.branch, owned, parent, spec, explored)
+        told = parent.row.metadata if metadata is None else dict(metadata)
+        branching = partial(self.opener.branch, owned, parent, spec, BranchTerms(explored, told))
         return await self.opener.outcome(self.opener.begin(owned, parent.limits, branching), None, None)
 
     async def room_for_branch(self, patience: float) -> None:

@@ -7,6 +7,7 @@ here knows their wires.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 class Sandbox:
     """A session as a sandbox. `env`: for each of its cells. `set_up`: the kernel that has been prepared.
 
-    `further`: the live sessions that belong to it, by the client's names for them, oldest first.
+    `further`: the live sessions that belong to it, by the client's names for them, oldest first. `making`:
+    held while one is made that two requests might make at once.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     set_up: str | None = None
     further: dict[str, Session] = field(default_factory=dict)
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, name: str, session: Session) -> None:
         """Keep a further session until it is over. `name`: unique in the sandbox."""

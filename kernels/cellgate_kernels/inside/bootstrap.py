@@ -27,6 +27,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module, reload
@@ -708,6 +709,8 @@ def kernel_with_late_debugger():
                 super().__init__(**options)
             finally:
                 ipkernel.sys = sys
+            # What IPython says of sys.exit() is for people at a terminal.
+            warnings.filterwarnings("ignore", "To exit: use", UserWarning, r"IPython\.")
             # If the shell was made before:
             self.shell.parent = self
             self.shell.kernel = self

@@ -46,7 +46,57 @@ def with_e2b():
         info = sandbox.get_info()
         found["info"] = [info.metadata, sandbox.is_running()]
         found["again"] = Sandbox.connect(sandbox.sandbox_id).run_code("x").text
+        sandbox.run_code("let q = 41", language="javascript")
+        found["language"] = sandbox.run_code("q + 1", language="js").text
+        (copy,) = sandbox.fork(timeout=60)
+        copy.run_code("x += 1")
+        found["fork"] = [copy.run_code("x").text, sandbox.run_code("x").text, copy.kill()]
+        found["folder"] = sandbox.commands.run("pwd", cwd="/tmp").stdout
     found["ended"] = sandbox.is_running()
+    return found
+
+
+def with_openai_agents():
+    point_at_us()
+    return asyncio.run(_in_agents_sandbox())
+
+
+async def _in_agents_sandbox():
+    """All calls of the client for E2B in OpenAI's Agents SDK, in a session's order; then its next life."""
+    from agents.extensions.sandbox.e2b import E2BSandboxClient, E2BSandboxClientOptions
+    from agents.sandbox.entries import File
+    from agents.sandbox.manifest import Environment, Manifest
+    from agents.sandbox.snapshot import LocalSnapshotSpec
+
+    client = E2BSandboxClient()
+    options = E2BSandboxClientOptions("e2b_code_interpreter", timeout=300, exposed_ports=(8000,))
+    session = await client.create(
+        snapshot=LocalSnapshotSpec(base_path=Path(FOLDER, "snapshots")),
+        manifest=Manifest(
+            entries={"in.txt": File(content=b"in")}, environment=Environment(value={"SET": "yes"})
+        ),
+        options=options,
+    )
+    found = {}
+    async with session:
+        ran = await session.exec("cat in.txt; echo $SET; pwd; echo no >&2; exit 3")
+        found["exec"] = [ran.stdout.decode(), ran.stderr.decode(), ran.exit_code]
+        await session.mkdir("a", parents=True)
+        await session.write(Path("a/b.bin"), BytesIO(bytes(range(256))))
+        found["file"] = (await session.read(Path("a/b.bin"))).read() == bytes(range(256))
+        found["listed"] = sorted(Path(each.path).name for each in await session.ls("."))
+        found["running"] = await session.running()
+        begun = await session.pty_exec_start("read x; echo got $x", shell=True, tty=True, yield_time_s=0.5)
+        typed = await session.pty_write_stdin(session_id=begun.process_id, chars="typed\n", yield_time_s=2)
+        found["terminal"] = "got typed" in (begun.output + typed.output).decode()
+        begun = await session.pty_exec_start("echo begun; sleep 60", shell=True, yield_time_s=2)
+        found["background"] = [begun.output.decode(), begun.process_id is not None]
+        found["port"] = (await session.resolve_exposed_port(8000)).host.startswith("8000-")
+    first = session.state.sandbox_id
+    again = await client.resume(session.state)
+    async with again:
+        found["resumed"] = (await again.read(Path("a/b.bin"))).read() == bytes(range(256))
+        found["in another sandbox"] = again.state.sandbox_id != first
     return found
 
 

@@ -96,6 +96,53 @@ async def test_code_runs_in_one_session_that_ends_with_the_client(
     assert ended
 
 
+async def test_models_are_told_what_tools_change(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    hints = {name: tool.annotations for name, tool in tools.items()}
+    reading = {name for name, each in hints.items() if each is not None and each.read_only_hint}
+    assert reading == {
+        *("read_output", "list_programs", "read_program", "list_files", "read_file", "list_variables")
+    }
+    for each in hints.values():
+        assert each is not None
+        assert None not in (each.read_only_hint, each.destructive_hint, each.idempotent_hint)
+    kept = {name for name, each in hints.items() if each is not None and not each.destructive_hint}
+    assert not kept & {"run_code", "write_file", "restart", "roll_back", "end_program"}
+    (words,) = (
+        each["enum"]
+        for each in tools["run_code"].input_schema["properties"]["language"]["anyOf"]
+        if "enum" in each
+    )
+    assert words == ["python", "bash", "javascript", "typescript"]
+
+
+async def test_refusals_begin_with_a_reason(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        for tool, arguments, said in (
+            (
+                "run_code",
+                {"code": "1", "time_out": 5},
+                "run_code has no argument 'time_out'; did you mean timeout?",
+            ),
+            ("run_code", {"code": "1", "qqq": 5}, "run_code has no argument 'qqq'; there are code, timeout,"),
+            ("restart", {"now": True}, "restart has no argument 'now'; it has none"),
+            ("run_kode", {}, "there is no tool 'run_kode'; did you mean run_code?"),
+            ("run_code", {}, "the arguments of run_code can't be used: code: Field required"),
+            ("run_code", {"code": "1", "timeout": "x"}, "the arguments of run_code can't be used: timeout: "),
+            ("run_code", {"code": "1", "language": "cobol"}, ""),
+            ("read_file", {"path": "../x"}, ""),
+        ):
+            assert (await refused(client, tool, **arguments)).startswith(f"bad_request: {said}")
+        assert (await refused(client, "read_file", path="absent")).startswith("not_found: ")
+        assert await call(client, "run_code", code="echo $((6 * 7))", language="sh") == "42\n"
+        (tmp_path / "taken").mkdir()
+    async with serving(gateway, tmp_path, "--notebooks", str(tmp_path / "taken")) as client:
+        await call(client, "run_code", code="1")
+        (tmp_path / "taken").rmdir()
+        assert (await refused(client, "export_notebook")).startswith("storage_error: ")
+
+
 async def test_help_is_text(gateway: GatewayProcess, tmp_path: Path) -> None:
     async with serving(gateway, tmp_path) as client:
         assert "Return the number of items in a container." in await call(client, "run_code", code="len?")

@@ -56,6 +56,17 @@ class McpServer:
 
     def post(self, body: object, **headers: str | None) -> tuple[int, str | None, bytes]:
         """Status, session and body of a plain POST; a header that is None is left out."""
+        status, told, data = self.answer(body, **headers)
+        return status, told["Mcp-Session-Id"], data
+
+    def refused(self, **headers: str | None) -> tuple[str | None, str]:
+        """The challenge and the message with which a client without access is refused."""
+        status, told, data = self.answer(INITIALIZE, **headers)
+        assert status == 401
+        return told["WWW-Authenticate"], json.loads(data)["error"]["message"]
+
+    def answer(self, body: object, **headers: str | None) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Status, headers and body of a plain POST; a header that is None is left out."""
         sent = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
@@ -71,7 +82,7 @@ class McpServer:
                     connection.putheader(name, value)
             connection.endheaders(data)
             answer = connection.getresponse()
-            return answer.status, answer.headers["Mcp-Session-Id"], answer.read()
+            return answer.status, answer.headers, answer.read()
         finally:
             connection.close()
 
@@ -253,6 +264,19 @@ def test_who_may_connect(gateway: GatewayProcess, start_server: StartServer) -> 
     assert (status, json.loads(body)["error"]["code"]) == (400, -32022)
     assert "2025-11-25" in json.loads(body)["error"]["data"]["supported"]
     assert len(gateway.get("/v1/sessions?limit=1000").json()["sessions"]) == before
+
+
+def test_a_wrong_token_is_told_from_a_missing_one(start_server: StartServer) -> None:
+    server = start_server()
+    challenge, message = server.refused(Authorization=None)
+    assert challenge == 'Bearer realm="cellgate"'
+    assert message == "A token of the gateway is needed, as a bearer token"
+    challenge, message = server.refused(Authorization="Bearer wrong")
+    assert challenge == (
+        'Bearer realm="cellgate", error="invalid_token",'
+        ' error_description="This token is not known to the gateway"'
+    )
+    assert message == "not_authenticated: This token is not known to the gateway"
 
 
 async def test_notebooks_are_written_only_where_a_folder_is_named(

@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,9 +235,9 @@ def test_a_request_that_is_repeated_makes_one_sandbox(gateway: GatewayProcess) -
         ({"envVars": {"X": 1}}, 400),
         ({"metadata": {"long": "x" * 70_000}}, 400),
         ({"metadata": []}, 400),
+        ({"metadata": {"number": 1}}, 400),
         ({"templateID": "x" * 300}, 400),
         ([], 400),
-        ({"autoPause": True}, 501),
         ({"network": {"denyOut": ["0.0.0.0/0"]}}, 501),
         ({"volumeMounts": [{"name": "a", "path": "/b"}]}, 501),
     ],
@@ -245,6 +246,57 @@ def test_what_can_not_be_made_is_refused(gateway: GatewayProcess, body: object, 
     answer = control(gateway, "POST", "sandboxes", body)
     assert (answer.status_code, answer.json()["code"]) == (code, code)
     assert answer.json()["message"]
+
+
+def test_a_sandbox_that_is_to_be_paused_ends_at_its_timeout(gateway: GatewayProcess) -> None:
+    """The Agents SDK of OpenAI asks for it unless told not to."""
+    asked = {"autoPause": True, "autoPauseMemory": True, "autoResume": {"enabled": True}}
+    made = make(gateway, timeout=100, network={"allowPublicTraffic": True}, **asked)
+    assert made.control("GET").json()["lifecycle"] == {"autoResume": False, "onTimeout": "kill"}
+    assert made.control("POST", "/timeout", {"timeout": 0.1}).status_code == 204
+    until(lambda: made.control("GET").status_code == 404, "it lives on")
+
+
+def fork(sandbox: Sandbox, **asked: object) -> list[Sandbox]:
+    """As `fork` does."""
+    answer = sandbox.control("POST", "/fork", asked)
+    assert answer.status_code == 201, answer.text
+    made = [each["sandbox"] for each in answer.json()]
+    return [Sandbox(sandbox.gateway, told["sandboxID"], told["envdAccessToken"]) for told in made]
+
+
+def test_forks_go_on_with_variables_and_files_of_their_own(gateway: GatewayProcess) -> None:
+    own = make(gateway, metadata={"of": "fork"}, envVars={"SET": "yes"})
+    own.run("x = [1]\nopen('a.txt', 'w').write('a')")
+    own.run("let q = 1", language="javascript")
+    first, second = fork(own, count=2, timeout=100)
+    assert len({own.id, first.id, second.id}) == 3
+    code = "import os; x.append(len(x) + 1); open('a.txt', 'a').write('b'); x, os.environ['SET']"
+    assert first.run(code).text == "([1, 2], 'yes')"
+    assert second.run("x, open('a.txt').read()").text == "([1], 'a')"
+    assert own.run("x, open('a.txt').read()").text == "([1], 'a')"
+    assert first.run("[x]").of("result")[0]["json"] == [[1, 2]]
+    # Contexts but Python's own begin anew.
+    assert first.run("typeof q", language="javascript").text == "undefined"
+    told = first.control("GET").json()
+    assert (told["metadata"], told["sandboxID"]) == ({"of": "fork"}, first.id)
+    assert gateway.model(first.session)["limits"]["lifetime"] < 200
+    assert gateway.model(first.session)["branched_from"]["session"] == own.session
+    own.control("DELETE")
+    assert first.run("x").text == "[1, 2]"
+    for each in (first, second):
+        assert each.control("DELETE").status_code == 204
+
+
+def test_forks_that_can_not_be_are_refused(own: Sandbox) -> None:
+    for asked, code in (({"count": 0}, 400), ({"count": 21}, 400), ({"timeout": -1}, 400)):
+        assert own.control("POST", "/fork", asked).status_code == code
+    own.run("import threading\nevent = threading.Event()\nthreading.Thread(target=event.wait).start()")
+    refused = own.control("POST", "/fork", {})
+    assert refused.status_code == 409
+    assert "hread" in refused.json()["message"]
+    own.run("event.set()")
+    assert control(own.gateway, "POST", "sandboxes/nothing/fork", {}).status_code == 404
 
 
 def test_a_sandbox_has_the_network_that_its_owner_may_have(
@@ -396,11 +448,40 @@ def test_languages(shared: Sandbox) -> None:
         assert shared.send("1", language=language).status_code == 400
 
 
+def test_each_language_keeps_its_variables(own: Sandbox) -> None:
+    own.run("open('a.txt', 'w').write('a')")
+    own.run("let q = 41", language="javascript")
+    assert own.run("q + 1", language="js").text == "42"
+    own.run("const n: number = 41", language="typescript")
+    assert own.run("n + 1", language="ts").text == "42"
+    own.run("word=said; cd /tmp", language="bash")
+    assert own.run(
+        "echo $word $PWD; cat ~+/a.txt 2>/dev/null || cat /home/user/a.txt", language="bash"
+    ).stdout == ("said /tmp\na")
+    own.run("x = 41", language="python")
+    assert own.run("x + 1").text == "42"
+    told = own.server("GET", "contexts").json()
+    assert [each["language"] for each in told] == ["python", "javascript", "typescript", "bash"]
+    assert own.run("q", context_id=told[1]["id"]).text == "41"
+    assert own.server("DELETE", f"contexts/{told[1]['id']}").status_code == 204
+    assert own.run("typeof q", language="javascript").text == "undefined"
+
+
+def test_cells_at_once_make_one_context(own: Sandbox) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: own.run(f"var n{n} = {n}", language="javascript"), range(4)))
+    assert [each.error for each in found] == [None] * 4
+    assert own.run("n0 + n1 + n2 + n3", language="javascript").text == "6"
+    assert len(own.server("GET", "contexts").json()) == 2
+
+
 def test_variables_of_the_sandbox_and_of_a_cell(shared: Sandbox) -> None:
     code = "import os; print(os.environ.get('FROM_CREATE'), os.environ.get('FROM_CELL'))"
     assert shared.run(code, env_vars={"FROM_CELL": "two"}).stdout == "one two\n"
     assert shared.run(code).stdout == "one None\n"
     assert shared.run("echo $FROM_CREATE", language="bash").stdout == "one\n"
+    told = shared.run("echo $FROM_CREATE $X", language="bash", env_vars={"X": "two"}).stdout
+    assert told == "one two\n"
     # Values are recorded nowhere.
     recorded = json.dumps(shared.gateway.recorded(shared.session))
     assert "FROM_CREATE" in recorded
@@ -453,7 +534,14 @@ def test_a_further_context_has_the_same_files_and_variables_of_its_own(own: Sand
     assert own.send("x", context_id=other).status_code == 404
     assert own.server("DELETE", f"contexts/{other}").status_code == 404
     assert own.run("open('sub/b.txt').read()").text == "later"
-    assert own.server("POST", "contexts", json={"cwd": "/etc"}).status_code == 404
+    outside = context(own, cwd="/tmp")
+    assert own.run("import os; os.getcwd()", context_id=outside).text == "/tmp"
+    for cwd in ("/nothing/there", "nothing", "/etc/passwd"):
+        refused = own.server("POST", "contexts", json={"cwd": cwd})
+        assert refused.status_code == (404 if cwd == "nothing" else 400)
+        assert "nothing" in refused.text or "passwd" in refused.text
+    # What could not be made is not there.
+    assert [each["id"] for each in own.server("GET", "contexts").json()] == ["default", outside]
     assert own.server("POST", "contexts", json={"language": "r"}).status_code == 400
 
 
@@ -659,13 +747,27 @@ def test_files_are_written_and_read(own: Sandbox) -> None:
     )
     assert streamed.json()[0]["path"] == "/home/user/large.bin"
     assert len(read(own, "large.bin").content) == 6_553_600
-    for path in ("nothing.txt", "/etc/passwd", "../outside"):
+    for path in ("nothing.txt", "/nothing.txt", "../outside", "/etc"):
         missing = read(own, path)
         assert (missing.status_code, missing.json()["code"]) == (404, 404)
 
 
+def test_files_outside_of_the_home_folder_are_written_and_read(own: Sandbox) -> None:
+    bytes_ = bytes(range(256))
+    written = write(own, {"ignored": bytes_}, path="/tmp/deep/a.bin")
+    assert written.json() == [{"name": "a.bin", "path": "/tmp/deep/a.bin", "type": "file"}]
+    assert own.run("open('/tmp/deep/a.bin', 'rb').read() == bytes(range(256))").text == "True"
+    assert read(own, "/tmp/deep/a.bin").content == bytes_
+    several = write(own, {"/tmp/b": b"b", "c": b"c"})
+    assert [each["path"] for each in several.json()] == ["/tmp/b", "/home/user/c"]
+    assert command(own, "cat /tmp/b c; ls -A").output("stdout") == "bcc\n"
+
+
 def test_bad_uploads_are_refused(own: Sandbox) -> None:
-    assert write(own, {"/etc/x": b"1"}).status_code == 404
+    refused = write(own, {"/etc/x": b"1"})
+    assert refused.status_code == 400
+    assert "/etc/x" in refused.json()["message"]
+    assert own.run("import os; os.listdir()").text == "[]"
     assert write(own, {"a": b"1", "./a": b"2"}).status_code == 400
     assert write(own, {"a": b"1"}, path="/home/user").status_code == 400
     assert own.server("POST", "files", ENVD, data=b"x").status_code == 400
@@ -781,6 +883,51 @@ def test_commands_run(shared: Sandbox) -> None:
     assert (ran.output("stdout"), ran.code) == ("x one\nsub\n42\n", 0)
 
 
+def test_commands_begin_in_any_folder(shared: Sandbox) -> None:
+    for folder in ("/", "/tmp", "/usr/lib"):
+        process = {"cwd": folder}
+        assert command(shared, "pwd", process=process).output("stdout") == f"{folder}\n"
+    with begin(shared, "read x", stdin=True, process={"cwd": "/tmp"}) as answer:
+        told = messages(answer)
+        pid = next(told)[1]["event"]["start"]["pid"]
+        (listed,) = shared.server("POST", "process.Process/List", ENVD, json={}).json()["processes"]
+        assert (listed["pid"], listed["config"]["cwd"]) == (pid, "/tmp")
+        about = {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}
+        shared.server("POST", "process.Process/SendSignal", ENVD, json=about)
+    refused = begin(shared, "true", process={"cwd": "/nothing"})
+    assert refused.status_code == 400
+    assert "/nothing" in refused.json()["message"]
+
+
+def test_a_terminal(shared: Sandbox) -> None:
+    """As `pty.create`, `send_stdin` and `kill` ask for one."""
+    process = {"args": ["-i", "-l"], "envs": {"TERM": "xterm"}, "cwd": "/tmp"}
+    size = {"size": {"cols": 100, "rows": 30}}
+    with begin(shared, "", process=process, pty=size) as answer:
+        told = messages(answer)
+        pid = next(told)[1]["event"]["start"]["pid"]
+
+        def ask(name: str, **body: object) -> requests.Response:
+            about = {"process": {"pid": pid}} | body
+            return shared.server("POST", f"process.Process/{name}", ENVD, json=about)
+
+        line = base64.b64encode(b"stty size; tty; pwd; python -c 'print(6 * 7)'; exit 3\n").decode()
+        assert ask("SendInput", input={"pty": line}).json() == {}
+        events = [each["event"] for _, each in told if "event" in each]
+        shown = b"".join(base64.b64decode(each["data"]["pty"]) for each in events if "data" in each).decode()
+        for expected in ("30 100\r\n", "/dev/pts/", "/tmp\r\n", "42\r\n"):
+            assert expected in shown
+        assert events[-1]["end"]["exitCode"] == 3
+    with begin(shared, "", process=process, pty=size) as answer:
+        told = messages(answer)
+        pid = next(told)[1]["event"]["start"]["pid"]
+        assert ask("SendSignal", signal="SIGNAL_SIGKILL").json() == {}
+        assert [each["event"]["end"]["exited"] for _, each in told if "end" in each.get("event", {})] == [
+            False
+        ]
+    assert begin(shared, "", pty={"size": {"cols": 0, "rows": 24}}).status_code == 400
+
+
 def test_a_command_ends_at_its_time(shared: Sandbox) -> None:
     ran = command(shared, "echo begun; sleep 60", timeout=1500)
     assert (ran.output("stdout"), ran.code) == ("begun\n", None)
@@ -815,5 +962,4 @@ def test_bad_commands_are_refused(shared: Sandbox) -> None:
         headers = {"Content-Type": "application/connect+json"}
         answer = shared.server("POST", "process.Process/Start", ENVD, data=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
-    assert begin(shared, "true", process={"cwd": "/etc"}).status_code == 404
-    assert begin(shared, "true", pty={"size": {"cols": 80, "rows": 24}}).status_code == 501
+    assert begin(shared, "true", process={"cwd": "x" * 5000}).status_code == 400

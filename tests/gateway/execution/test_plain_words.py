@@ -26,6 +26,16 @@ def test_exit_ends_the_kernel_in_its_own_cell(
     assert gateway.execute(session, "1 + 1")["text"] == "2"
 
 
+def test_sys_exit_says_nothing_of_a_terminal(gateway: GatewayProcess, session: str) -> None:
+    result = gateway.execute(session, "import sys\nsys.exit(3)")
+    assert (result["status"], result["error"]["ename"], result["stderr"]) == ("error", "SystemExit", "")
+    # Warnings of the code itself are shown.
+    assert (
+        "To exit: mine"
+        in gateway.execute(session, "import warnings; warnings.warn('To exit: mine')")["stderr"]
+    )
+
+
 def test_exit_never_ends_the_next_cell(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "x = 1")
     codes = ["exit()", "40 + 2"]

@@ -86,6 +86,14 @@ def test_a_folder_is_renamed_with_all_in_it(gateway: GatewayProcess, session: st
     assert inputs == ["ab/3", "z/y/1", "z/y/b/2"]
 
 
+def test_a_file_that_is_posted_to_its_path_is_put_there(gateway: GatewayProcess, session: str) -> None:
+    answer = gateway.post(path_of(session, "f"))
+    assert (answer.status, answer.reason) == (405, "method_not_allowed")
+    assert answer.json()["detail"].startswith("PUT uploads a file")
+    assert "PUT" in answer.headers["Allow"]
+    assert "POST" not in answer.headers["Allow"]
+
+
 @pytest.mark.parametrize(
     ("path", "query", "status"),
     [
@@ -98,7 +106,7 @@ def test_a_folder_is_renamed_with_all_in_it(gateway: GatewayProcess, session: st
         ("f", "move_to=/tmp/out", 400),
         ("f", "move_to=there/below", 400),
         ("f", "move_to=x&mkdir", 400),
-        ("f", "", 400),
+        ("f", "", 405),
         ("x", "mkdir=perhaps", 400),
         ("../x", "mkdir", 400),
         ("link/x", "mkdir", 400),

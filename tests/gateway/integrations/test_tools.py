@@ -78,6 +78,16 @@ async def test_chat_completions(client: Gateway) -> None:
     assert (await client.get_session(name)).state == "ended"
 
 
+async def test_models_see_no_files_of_the_kernel(client: Gateway) -> None:
+    async with OpenAITools(client.session()) as tools:
+        code = "import warnings\nwarnings.warn('mine')\nimport sys\nsys.exit(3)"
+        (answer,) = await tools.messages([chat("a", "run_code", code=code)])
+        assert "<cell>:2: UserWarning: mine" in answer["content"]
+        assert "SystemExit: 3" in answer["content"]
+        for hidden in ("ipykernel", "site-packages", "To exit"):
+            assert hidden not in answer["content"]
+
+
 async def test_responses(client: Gateway) -> None:
     async with OpenAITools(client.session()) as tools:
         output = [

@@ -222,6 +222,7 @@ def test_only_allowed_names_may_be_asked_for_and_what_they_need_comes_along(
     answer = install(gateway, "s", "banana", "cherry")
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     assert "cherry" in answer.json()["detail"]
+    assert "Allowed here: banana;" in answer.json()["detail"]
     assert "--allow-package NAME" in answer.json()["detail"]
     assert gateway.get("/v1/sessions/s").status == 404
     assert versions(install(gateway, "s", "banana")) == {"apple": "1.0", "banana": "1.0"}

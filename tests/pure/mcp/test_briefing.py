@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.mcp.briefing import SessionWish, briefing
+from cellgate.mcp.briefing import SessionWish, briefing, served_languages
 from cellgate.wire.answers import Ceilings, EnvironmentModel, GatewayInfo
 
 LIMITS = {"memory": 1 << 30, "disk": 1 << 29, "cpus": 1.0, "pids": 256, "cell_timeout": 60.0, "lifetime": 9.0}
@@ -86,3 +86,20 @@ def test_the_network_is_the_session_s(fields: dict[str, Any], wanted: str | None
 )
 def test_whether_packages_can_be_added_is_said(allowed: list[str], said: str) -> None:
     assert briefing(info(packages_allowed=allowed), SessionWish()).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "programs", "served"),
+    [
+        ((), ("bash", "deno"), ("python", "bash", "javascript", "typescript")),
+        ((), ("bash",), ("python", "bash")),
+        ((), ("git",), ("python",)),
+        ((), (), ("python", "bash", "javascript", "typescript")),
+        ((None, "js"), ("bash",), ("javascript", "typescript")),
+        ((None, "bash"), (), ("python", "bash", "javascript", "typescript")),
+    ],
+)
+def test_the_languages_that_are_served(
+    wanted: tuple[Any, ...], programs: Sequence[str], served: Sequence[str]
+) -> None:
+    assert served_languages(info(programs=programs), SessionWish(*wanted)) == served

@@ -15,6 +15,7 @@ from typing import ClassVar, Final
 
 from cellgate.doors.base import DoorHandler
 from cellgate.errors import Conflict, InvalidToken, NotFound, status_of
+from cellgate.execution.checks import check_text
 from cellgate.files.tree import MAX_PATH, Parts, parse_path
 from cellgate.http.access import host_name
 from cellgate.http.message import encode
@@ -69,6 +70,22 @@ def parse_home_path(text: str) -> Parts:
         if path.startswith(f"{home}/"):
             return parse_path(path.removeprefix(f"{home}/"))
     raise NotFound(f"{text[:200]!r} is not there: a sandbox has the files below {HOME} here")
+
+
+def parse_program_path(text: str) -> str:
+    """Return a path as programs of a sandbox take it: below the workspace relative to it, elsewhere as it is.
+
+    Raises InvalidInput. Whether anything is there is not known: the gateway sees the workspace alone.
+    """
+    try:
+        return "/".join(parse_home_path(text))
+    except NotFound:
+        return posixpath.normpath(posixpath.join(HOME, check_text(text, "path", MAX_PATH)))
+
+
+def program_path(path: str) -> str:
+    """Return a path of `parse_program_path` as it is told."""
+    return posixpath.join(HOME, path) if path else HOME
 
 
 def home_path(parts: Parts) -> str:

@@ -1,7 +1,7 @@
 """A sandbox's cells: runs code, one line of JSON for each thing that it does.
 
-There each language has a kernel of its own. Here all cells that name no context are the session's, which is
-the default one; ``contexts`` has the others.
+A cell that names no context is run in the default one of its language, so variables stay between calls. Where
+such a context can't be, or can't give the cell variables of its own, the cell is a program of its language.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from contextlib import aclosing
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxGone, SandboxHandler
-from cellgate.doors.e2b.contexts import CodeContext, default_of, find_context
+from cellgate.doors.e2b.contexts import CodeContext, ContextMaker, default_of, find_context
 from cellgate.doors.e2b.lines import CellLines, broken_off
 from cellgate.doors.e2b.setup import SETUP
-from cellgate.errors import ShuttingDown
+from cellgate.errors import CannotShare, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.message import encode
@@ -24,11 +24,11 @@ from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.sessions.sandboxes import Sandbox
 from cellgate.wire.models import ExecuteBody
-from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelspecNotFound
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
 from cellgate_kernels.protocol.execution import Status
-from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
+from cellgate_kernels.specs.languages import Language, parse_language
 
 
 class CellBody(Asked, frozen=True):
@@ -40,7 +40,7 @@ class CellBody(Asked, frozen=True):
     env_vars: dict[str, str] | None = None
 
 
-class CellHandler(SandboxHandler):
+class CellHandler(ContextMaker):
     """Run a cell."""
 
     def initialize(self, services: Services) -> None:
@@ -54,18 +54,25 @@ class CellHandler(SandboxHandler):
         body = await self.body(CellBody)
         if body.context_id is not None and body.language is not None:
             raise InvalidInput("Only one of context_id and language may be given")
-        if body.language is not None and find_language(body.language) is None:
-            raise InvalidInput(f"There is no language {body.language[:40]!r}; there are {LANGUAGE_NAMES}")
-        context = self._context(body.context_id)
+        context = await self._context(body)
         session = context.session
         run, asked = self._submit(context, body)
         self.interrupt_when_gone(session, run, asked)
         async with aclosing(session.log.follow_execution(run.id, run.record.first_seq - 1)) as batches:
             await self.stream(batches, Format.NDJSON)
 
-    def _context(self, identifier: str | None) -> CodeContext:
+    async def _context(self, body: CellBody) -> CodeContext:
         sandbox = self.session()
-        return default_of(sandbox) if identifier is None else find_context(self.services, sandbox, identifier)
+        if body.context_id is not None:
+            return find_context(self.services, sandbox, body.context_id)
+        language = parse_language(body.language or Language.PYTHON)
+        # A kernel of another language takes no variables of single cells.
+        if body.env_vars:
+            return default_of(sandbox)
+        try:
+            return await self.default_in(language)
+        except (CannotShare, KernelspecNotFound):
+            return default_of(sandbox)
 
     def _submit(self, context: CodeContext, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
         manager, sandboxes = self.services.sessions.manager, self.services.sessions.sandboxes

@@ -10,17 +10,20 @@ import base64
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from signal import Signals
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import SandboxHandler, Unsupported, home_path, parse_home_path
+from cellgate.doors.e2b.base import SandboxHandler, Unsupported, parse_program_path, program_path
+from cellgate.doors.e2b.terminals import TerminalBody, in_terminal
 from cellgate.errors import NotFound
 from cellgate.http.message import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires
+from cellgate.http.services import Services
 from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process
 from cellgate.processes.run import ProcessRun
@@ -35,6 +38,8 @@ LAST: Final = 2
 """The flag of the envelope that ends a stream."""
 SHELL: Final = "/bin/bash"
 LOGIN: Final = "-l"
+COMMAND: Final = "-c"
+TERMINAL: Final = "pty"
 MOST_DIGITS: Final = 10
 SIGNALS: Final = MappingProxyType(
     {
@@ -60,7 +65,7 @@ class StartBody(Asked, frozen=True):
 
     process: E2bProgram
     stdin: bool = False
-    pty: Any = None
+    pty: TerminalBody | None = None
 
 
 class Selector(Asked, frozen=True):
@@ -70,9 +75,10 @@ class Selector(Asked, frozen=True):
 
 
 class Input(Asked, frozen=True):
-    """Bytes in base64."""
+    """Bytes in base64, for a program or for one in a terminal."""
 
     stdin: str = ""
+    pty: str = ""
 
 
 class AboutBody(Asked, frozen=True):
@@ -110,19 +116,19 @@ def opened(body: bytes) -> bytes:
     return body[HEAD.size :]
 
 
-def envelopes(rows: Iterable[EventRow]) -> list[bytes]:
-    """Return what is told of a program's events."""
+def envelopes(rows: Iterable[EventRow], output: str = "") -> list[bytes]:
+    """Return what is told of a program's events. `output`: the name of all its output, if it has one name."""
     decoder = msgspec.json.Decoder(_Event)
-    return [part for row in rows for part in _envelopes(row.type, decoder.decode(row.body))]
+    return [part for row in rows for part in _envelopes(row.type, decoder.decode(row.body), output)]
 
 
-def _envelopes(kind: str, event: _Event) -> list[bytes]:
+def _envelopes(kind: str, event: _Event, output: str) -> list[bytes]:
     match kind:
         case "process_started":
             return [_told({"start": {"pid": event.pid}})]
         case "process_output":
             data = base64.b64encode(event.text.encode()).decode()
-            return [_told({"data": {event.name: data}})]
+            return [_told({"data": {output or event.name: data}})]
     if event.cause == "timeout":
         error = {"code": "deadline_exceeded", "message": "The program ran longer than its time"}
         return [envelope({"error": error}, LAST)]
@@ -142,14 +148,20 @@ def _told(event: Mapping[str, object]) -> bytes:
 
 def _argv(program: E2bProgram) -> list[str]:
     """Return the program's words without a login shell, which would lose the kernel's PATH."""
-    args = program.args[1:] if program.args[:1] == [LOGIN] else program.args
-    return ["bash", *args] if program.cmd == SHELL else [program.cmd, *program.args]
+    if program.cmd != SHELL:
+        return [program.cmd, *program.args]
+    options = program.args.index(COMMAND) if COMMAND in program.args else len(program.args)
+    return ["bash", *(each for each in program.args[:options] if each != LOGIN), *program.args[options:]]
 
 
 class StartHandler(SandboxHandler):
     """Start a program."""
 
     connect = True
+
+    def initialize(self, services: Services) -> None:
+        super().initialize(services)
+        self._output = ""
 
     @requires(Permission.RUN)
     async def post(self) -> None:
@@ -160,16 +172,15 @@ class StartHandler(SandboxHandler):
             asked = await self.services.storage.lanes.texts.run(decode_heavy, body, StartBody)
         else:
             asked = decode(body, StartBody)
-        if asked.pty:
-            raise Unsupported("There are no terminals here")
         session = self.session()
         program = asked.process
+        argv, stdin = _argv(program), asked.stdin
+        if asked.pty is not None:
+            argv, stdin, self._output = in_terminal(argv, asked.pty), True, TERMINAL
         env = {**self.services.sessions.sandboxes.of(session).env, **program.envs}
-        folder = "/".join(parse_home_path(program.cwd or ""))
-        wanted = ProcessBody(
-            argv=_argv(program), env=env, cwd=folder, stdin=asked.stdin, timeout=self._timeout()
-        )
-        run = await session.start_process(check_process(wanted, waits=False))
+        wanted = ProcessBody(argv=argv, env=env, stdin=stdin, timeout=self._timeout())
+        request = replace(check_process(wanted, waits=False), cwd=parse_program_path(program.cwd or ""))
+        run = await session.start_process(request)
         async with aclosing(run.events()) as batches:
             await self.stream(batches, Format.NDJSON)
 
@@ -187,8 +198,8 @@ class StartHandler(SandboxHandler):
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.storage.lanes.texts.run(envelopes, rows)
-        return envelopes(rows)
+            return await self.services.storage.lanes.texts.run(envelopes, rows, self._output)
+        return envelopes(rows, self._output)
 
     def sign_of_life(self, form: Format) -> bytes:
         return _told({"keepalive": {}})
@@ -220,7 +231,7 @@ class E2bProcessHandler(SandboxHandler):
             "processes": [
                 {
                     "pid": run.pid,
-                    "config": {"cmd": run.argv[0], "args": run.argv[1:], "cwd": home_path(run.folder)},
+                    "config": {"cmd": run.argv[0], "args": run.argv[1:], "cwd": program_path(run.cwd)},
                 }
                 for run in runs
             ]
@@ -238,7 +249,7 @@ class E2bProcessHandler(SandboxHandler):
     async def give_input(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
         """Send input to a program."""
         body = await self.body(AboutBody)
-        data = check_input(ProcessInputBody(data_b64=body.input.stdin))
+        data = check_input(ProcessInputBody(data_b64=body.input.stdin or body.input.pty))
         _find(runs, body).give_input(data, close=False)
         return {}
 

@@ -1,7 +1,8 @@
 """A sandbox's contexts: further kernels on the same files, each with variables of its own.
 
-The default context is the sandbox's own session. Every other one is a session with the workspace of that one,
-whose metadata has all that is known of the context; it ends with the sandbox at the latest.
+The default context is the sandbox's own session, which is Python's; each other language has a default context
+from its first cell on. Every context but Python's is a session with the workspace of that one, whose metadata
+has all that is known of the context; it ends with the sandbox at the latest.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from cellgate.doors.e2b.base import (
     HOME,
     SandboxHandler,
     Unsupported,
-    home_path,
     key_of,
     parse_home_path,
+    parse_program_path,
+    program_path,
     session_key,
 )
 from cellgate.errors import NotFound
 from cellgate.http.operation import requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
+from cellgate.processes.request import ProcessRequest
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
@@ -40,17 +43,21 @@ ID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class CodeContext:
-    """A context and its session. `cwd`: where its cells begin, as a path there."""
+    """A context and its session. `cwd`: where its cells begin, as a path there.
+
+    `is_default`: whether it takes the cells that name its language and no context.
+    """
 
     id: str
     language: str
     cwd: str
     session: Session
+    is_default: bool = False
 
     @property
     def begins(self) -> str | None:
         """The code that takes a fresh kernel to its folder; None where that is the workspace itself."""
-        path = "/".join(parse_home_path(self.cwd))
+        path = parse_program_path(self.cwd)
         if not path:
             return None
         match Language(self.language):
@@ -68,7 +75,7 @@ class CodeContext:
 
 def default_of(sandbox: Session) -> CodeContext:
     """Return the sandbox's own context."""
-    return CodeContext(DEFAULT, Language.PYTHON, HOME, sandbox)
+    return CodeContext(DEFAULT, Language.PYTHON, HOME, sandbox, is_default=True)
 
 
 def find_context(services: Services, sandbox: Session, context: str) -> CodeContext:
@@ -120,7 +127,13 @@ def context_key(login: Login, identifier: str, context: str) -> str:
 def _context_of(session: Session) -> CodeContext:
     """Return the context that a session is, as its metadata says."""
     told = session.row.metadata or {}
-    return CodeContext(str(told.get("context")), str(told.get("language")), str(told.get("cwd")), session)
+    return CodeContext(
+        str(told.get("context")),
+        str(told.get("language")),
+        str(told.get("cwd")),
+        session,
+        is_default=told.get("default") is True,
+    )
 
 
 class ContextBody(Asked, frozen=True):
@@ -130,27 +143,24 @@ class ContextBody(Asked, frozen=True):
     language: str | None = None
 
 
-class ContextsHandler(SandboxHandler):
-    """The contexts."""
+class ContextMaker(SandboxHandler):
+    """A handler that makes contexts."""
 
-    @requires(Permission.READ)
-    async def get(self) -> None:
-        """List them, the default one first."""
+    async def default_in(self, language: Language) -> CodeContext:
+        """Return the context for cells that name this language and no context; the first cell makes it."""
         sandbox = self.session()
-        found = further_contexts(self.services, sandbox)
-        self.answer([each.told() for each in (default_of(sandbox), *found)])
+        if language is Language.PYTHON:
+            return default_of(sandbox)
+        async with self.services.sessions.sandboxes.of(sandbox).making:
+            for context in further_contexts(self.services, self.session()):
+                if context.is_default and context.language == language:
+                    return context
+            return await self.make_context(language, "", is_default=True)
 
-    @requires(Permission.RUN)
-    async def post(self) -> None:
-        """Make another one."""
+    async def make_context(self, language: Language, path: str, *, is_default: bool = False) -> CodeContext:
+        """Make a context that begins in the folder `path`, as `parse_program_path` returns it."""
         sandbox = self.session()
-        body = await self.body(ContextBody)
-        language = parse_language(body.language or Language.PYTHON)
-        parts = parse_home_path(body.cwd or HOME)
         services, manager = self.services, self.services.sessions.manager
-        if parts and not (await services.sessions.files.look(self.owner, sandbox.row.key, parts)).is_folder:
-            raise InvalidInput(f"cwd: {home_path(parts)[:200]!r} is no folder")
-        sandbox = self.session()
         identifier = secrets.token_hex(ID_BYTES)
         left = max(1.0, sandbox.record.seconds_left)
         # Kernels of other languages take no variables of single cells.
@@ -166,15 +176,51 @@ class ContextsHandler(SandboxHandler):
                 "context": identifier,
                 "context_of": self.sandbox_id,
                 "language": language,
-                "cwd": home_path(parts),
+                "cwd": program_path(path),
+                "default": is_default,
             },
             workspace_of=sandbox.row.key,
         )
         session, _ = await manager.get_or_create(self.owner, wanted)
-        context = CodeContext(identifier, language, home_path(parts), session)
+        context = CodeContext(identifier, language, program_path(path), session, is_default)
         _join(manager, services.sessions.sandboxes, sandbox, context)
         await session.log.commit()
+        return context
+
+
+class ContextsHandler(ContextMaker):
+    """The contexts."""
+
+    @requires(Permission.READ)
+    async def get(self) -> None:
+        """List them, the default one first."""
+        sandbox = self.session()
+        found = further_contexts(self.services, sandbox)
+        self.answer([each.told() for each in (default_of(sandbox), *found)])
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Make another one."""
+        sandbox = self.session()
+        body = await self.body(ContextBody)
+        language = parse_language(body.language or Language.PYTHON)
+        path = parse_program_path(body.cwd or HOME)
+        if path and not path.startswith("/"):
+            parts, files = parse_home_path(path), self.services.sessions.files
+            if not (await files.look(self.owner, sandbox.row.key, parts)).is_folder:
+                raise InvalidInput(f"cwd: {program_path(path)[:200]!r} is no folder")
+        context = await self.make_context(language, path)
+        if path.startswith("/"):
+            await self._check_there(context, path)
         self.answer(context.told())
+
+    async def _check_there(self, context: CodeContext, path: str) -> None:
+        """Check a folder outside the workspace by a program that starts there. Raises InvalidInput."""
+        try:
+            await context.session.start_process(ProcessRequest(("true",), cwd=path))
+        except InvalidInput as error:
+            await self.services.sessions.manager.delete(self.owner, context.session.row.key)
+            raise InvalidInput(f"cwd: {path[:200]!r} is no folder that a kernel can begin in") from error
 
 
 class ContextHandler(SandboxHandler):

@@ -11,13 +11,23 @@ import math
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from msgspec import field
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import DOMAIN_HEADER, DOOR, E2bHandler, Unsupported, domain_of, find, session_key
+from cellgate.doors.e2b.base import (
+    DOMAIN_HEADER,
+    DOOR,
+    E2bHandler,
+    Unsupported,
+    domain_of,
+    find,
+    session_key,
+    status_code,
+)
 from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
@@ -28,7 +38,8 @@ from cellgate.identity.principal import Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate.wire.owner import made_at
-from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.resources import MIB
 
 ENVD: Final = "0.6.4"
@@ -39,27 +50,31 @@ ID_BYTES: Final = 15
 MOST_LISTED: Final = 100
 MOST_FILTERS: Final = 50
 MOST_TEMPLATE: Final = 200
+MOST_FORKS: Final = 20
+PUBLIC_PORTS: Final = MappingProxyType({"allowPublicTraffic": True})
+"""The rules for a network that change nothing here: who may see programs' ports, of which none is shown."""
 
 
 class CreateBody(Asked, frozen=True):
     """A sandbox to make."""
 
     template: str = field(name="templateID", default="base")
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = None
     env: dict[str, str] | None = field(name="envVars", default=None)
     timeout: float | None = None
     internet: bool | None = field(name="allow_internet_access", default=None)
-    auto_pause: bool | None = field(name="autoPause", default=None)
     network: Any = None
     iam: Any = None
     mcp: Any = None
     volumes: Any = field(name="volumeMounts", default=None)
 
     def check(self) -> None:
-        """Raise Unsupported for what would be wrong to pass over."""
+        """Raise Unsupported for what would be wrong to pass over.
+
+        A sandbox that is to be paused at its timeout ends then, as clients have to expect of any.
+        """
         absent = {
-            "autoPause": self.auto_pause,
-            "network": self.network,
+            "network": self.network != PUBLIC_PORTS and self.network,
             "iam": self.iam,
             "mcp": self.mcp,
             "volumeMounts": self.volumes,
@@ -67,8 +82,18 @@ class CreateBody(Asked, frozen=True):
         for name, wanted in absent.items():
             if wanted:
                 raise Unsupported(f"{name} of E2B is not there in this gateway")
+        for key, value in (self.metadata or {}).items():
+            if not isinstance(value, str):
+                raise InvalidInput(f"metadata: the value of '{ascii(key)[1:-1][:40]}' must be a text")
         if len(self.template) > MOST_TEMPLATE:
             raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
+
+
+class ForkBody(Asked, frozen=True):
+    """How many copies of a sandbox to make, and how many seconds they live."""
+
+    count: int = 1
+    timeout: float | None = None
 
 
 ANY: Final = CreateBody()
@@ -119,6 +144,22 @@ class ControlHandler(E2bHandler):
         """Return the domain below which clients look for a sandbox's servers; see `domain_of`."""
         return domain_of(self.request.headers.get(DOMAIN_HEADER, ""), self.request.headers.get("Host", ""))
 
+    def check_may_make(self) -> None:
+        """Check that the token may have one sandbox more. Raises Forbidden."""
+        if self.login.reach.exact:
+            raise Forbidden("This token is for one session, and a sandbox is another")
+
+    def life(self, timeout: float | None) -> float:
+        """Return the seconds that a new sandbox lives. Raises InvalidInput."""
+        if timeout is not None:
+            return check_seconds(timeout, "timeout")
+        return min(TIMEOUT, self.services.sessions.terms.ceilings(self.owner).lifetime)
+
+    def random_id(self) -> str:
+        """Return an id for a new sandbox, which begins in a cluster as this gateway's, after the letter."""
+        word = _word(secrets.token_bytes(ID_BYTES))
+        return f"i{made_at(self.node, word)}" if self.node else f"i{word}"
+
     def _let_contexts_live(self, session: Session) -> None:
         """Let the sandbox's contexts live as long as it does."""
         left = max(1.0, session.record.seconds_left)
@@ -150,19 +191,16 @@ class SandboxesHandler(ControlHandler):
         body = await self.body(CreateBody)
         body.check()
         env = dict(check_env(body.env))
-        services, manager, login = self.services, self.services.sessions.manager, self.login
-        if login.reach.exact:
-            raise Forbidden("This token is for one session, and a sandbox is another")
-        identifier = self._new_id()
-        most = manager.terms.ceilings(self.owner).lifetime
-        life = min(TIMEOUT, most) if body.timeout is None else check_seconds(body.timeout, "timeout")
-        wanted = sandbox_body(services, login, identifier, self.limits(life), body)
+        services, manager = self.services, self.services.sessions.manager
+        self.check_may_make()
+        identifier, life = self._new_id(), self.life(body.timeout)
+        wanted = sandbox_body(services, self.login, identifier, self.limits(life), body)
         check_metadata(wanted.metadata)
         session, created = await manager.get_or_create(self.owner, wanted)
         await session.log.commit()
         services.sessions.sandboxes.of(session).env = env
         if not created:
-            session.record.let_live_longer(life, most)
+            session.record.let_live_longer(life, manager.terms.ceilings(self.owner).lifetime)
         self.answer(self.told(session), 201)
 
     def limits(self, life: float) -> LimitsBody:
@@ -170,16 +208,12 @@ class SandboxesHandler(ControlHandler):
         return LimitsBody(lifetime=life, idle_timeout=life)
 
     def _new_id(self) -> str:
-        """Return an id for a new sandbox; a request that is repeated with its key gets the same.
-
-        In a cluster any other begins as this gateway's id, after the letter.
-        """
+        """Return an id for a new sandbox; a request that is repeated with its key gets the same."""
         key = self.idempotency_key()
         if key is not None:
             made = hashlib.sha256(f"{self.owner}\0{key}".encode()).digest()[:ID_BYTES]
             return f"i{_word(made)}"
-        word = _word(secrets.token_bytes(ID_BYTES))
-        return f"i{made_at(self.node, word)}" if self.node else f"i{word}"
+        return self.random_id()
 
     @requires(Permission.READ)
     async def get(self) -> None:
@@ -251,6 +285,44 @@ class ConnectHandler(ControlHandler):
         self.answer(self.told(session))
 
 
+class ForkHandler(ControlHandler):
+    """Copies of a sandbox as it is now."""
+
+    @requires(Permission.RUN)
+    async def post(self, identifier: str) -> None:
+        """Make copies: branches of its session, one after the other. If the first can't be, none is made."""
+        body = await self.body(ForkBody)
+        if not 1 <= body.count <= MOST_FORKS:
+            raise InvalidInput(f"count must be from 1 to {MOST_FORKS}")
+        self.check_may_make()
+        life = self.life(body.timeout)
+        made: list[dict[str, object]] = []
+        for _ in range(body.count):
+            try:
+                made.append({"sandbox": self.told(await self._fork(self.sandbox(identifier), life))})
+            except CellgateError as error:
+                if not made:
+                    raise
+                made.append({"error": self.problem(error, status_code(error))})
+        self.answer(made, 201)
+
+    async def _fork(self, parent: Session, life: float) -> Session:
+        """Return a new sandbox that goes on as its parent's default context, with a copy of its files."""
+        manager, sandboxes = self.services.sessions.manager, self.services.sessions.sandboxes
+        identifier = self.random_id()
+        session = await manager.branch(
+            self.owner,
+            parent.row.key,
+            session_key(self.login, identifier),
+            BranchSpec(BranchWorkspace.COPY),
+            metadata={**(parent.row.metadata or {}), "sandbox": identifier},
+        )
+        session.record.let_live(life, manager.terms.ceilings(self.owner).lifetime)
+        sandboxes.of(session).env = sandboxes.of(parent).env
+        await session.log.commit()
+        return session
+
+
 class TimeoutHandler(ControlHandler):
     """The life of a sandbox."""
 
@@ -297,6 +369,7 @@ def _detail(session: Session, domain: str) -> dict[str, object]:
         "diskSizeMB": resources.disk // MIB,
         "state": "running",
         "metadata": metadata,
+        "lifecycle": {"autoResume": False, "onTimeout": "kill"},
         "domain": domain,
     }
 

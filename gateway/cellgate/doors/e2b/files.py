@@ -1,11 +1,12 @@
 """A sandbox's files: the server that is called envd there. Bytes by HTTP, everything else by Connect calls.
 
-The home folder there, ``/home/user``, is the workspace here, and paths elsewhere are not found. A call is one
-JSON object each way; 64-bit numbers are texts in it.
+The home folder there, ``/home/user``, is the workspace here. Bytes of files elsewhere go by programs
+(``outside``), and calls find nothing there. A call is one JSON object each way; 64-bit numbers are texts.
 """
 
 from __future__ import annotations
 
+import posixpath
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,7 +21,9 @@ from cellgate.doors.e2b.base import (
     Unsupported,
     home_path,
     parse_home_path,
+    parse_program_path,
 )
+from cellgate.doors.e2b.outside import OutsideFile
 from cellgate.errors import UnsupportedMedia
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
 from cellgate.http.message import encode
@@ -34,6 +37,8 @@ from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput
 
 USER: Final = "user"
+PROGRAMS: Final = frozenset({Permission.RUN})
+"""What a token needs for files outside of the workspace: programs move them."""
 FEW: Final = 200
 """Entries that are told at once; more are in a thread."""
 NS: Final = 1_000_000_000
@@ -49,6 +54,12 @@ def parse_file_path(text: str) -> Parts:
     return parts
 
 
+def parse_target(text: str) -> Parts | OutsideFile:
+    """Return where a file is, as `parse_file_path` does; outside of the workspace, where it may be."""
+    path = parse_program_path(text)
+    return OutsideFile.at(path) if path.startswith("/") else parse_file_path(text)
+
+
 class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     """The bytes of files."""
 
@@ -59,17 +70,30 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         self._parts: Parts | None = None
         self._form: MultipartReader | None = None
         self._staged: dict[int, Staged] = {}
+        self._outside: list[OutsideFile] = []
+        self._paths: list[str] = []
 
     def begin(self) -> None:
         headers = self.request.headers
         if headers.get("Content-Encoding", "identity").lower() != "identity":
             raise UnsupportedMedia("Files are taken as they are here, not compressed")
         path = self.get_query_argument("path", "", strip=False)
-        self._parts = parse_file_path(path) if path else None
+        self._parts = self._taken(path) if path else None
         if headers.get("Content-Type", "").lower().startswith("multipart/"):
             self._form = MultipartReader(headers["Content-Type"])
         elif self._parts is None:
             raise InvalidInput("path is missing")
+
+    def _taken(self, path: str) -> Parts:
+        """Return the names under which a file of this path is put into the workspace, for now or for good."""
+        target = parse_target(path)
+        if not isinstance(target, OutsideFile):
+            self._paths.append(home_path(target))
+            return target
+        self.login.check(PROGRAMS)
+        self._paths.append(target.path)
+        self._outside.append(target)
+        return target.parts
 
     async def find_session(self) -> Session:
         session = self.session()
@@ -85,7 +109,7 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         for number, name, data in pieces:
             if number not in self._staged:
                 # A form with one file has its path in the query, and the name doesn't count.
-                parts = self._parts if self._parts is not None else parse_file_path(name)
+                parts = self._parts if self._parts is not None else self._taken(name)
                 self._staged[number] = Staged(parts, self.new_upload())
             await self._staged[number].upload.write(data)
 
@@ -97,18 +121,26 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         elif not self._staged and self._parts is not None:
             self._staged[0] = Staged(self._parts, self.new_upload())
         staged = list(self._staged.values())
-        if await self.place(staged) is not None:
-            paths = [each.parts for each in staged]
-            self.answer([{"name": p[-1], "path": home_path(p), "type": "file"} for p in paths])
+        if await self.place(staged) is None:
+            return
+        for each in self._outside:
+            await each.put(self.session(), self.services.sessions.files)
+        self.answer([{"name": posixpath.basename(p), "path": p, "type": "file"} for p in self._paths])
 
     @requires(Permission.FILES)
     async def get(self) -> None:
         """Send the file's bytes."""
         session = self.session()
-        parts = parse_home_path(self.get_query_argument("path", "", strip=False))
-        if not parts:
+        path = self.get_query_argument("path", "", strip=False)
+        target = OutsideFile.at(there) if (there := parse_program_path(path)).startswith("/") else None
+        if target is not None:
+            self.login.check(PROGRAMS)
+            async with target.fetched(session, self.services.sessions.files) as parts:
+                await self.answer_file(session.row.key, parts)
+            return
+        if not there:
             raise InvalidInput(f"{HOME} is a folder")
-        await self.answer_file(session.row.key, parts)
+        await self.answer_file(session.row.key, parse_home_path(path))
 
 
 class PathBody(Asked, frozen=True):

@@ -8,7 +8,13 @@ from cellgate.doors.e2b.base import AbsentHandler
 from cellgate.doors.e2b.cells import CellHandler, E2bHealthHandler
 from cellgate.doors.e2b.commands import E2bProcessHandler, StartHandler
 from cellgate.doors.e2b.contexts import ContextHandler, ContextRestartHandler, ContextsHandler
-from cellgate.doors.e2b.control import ConnectHandler, SandboxDetailHandler, SandboxesHandler, TimeoutHandler
+from cellgate.doors.e2b.control import (
+    ConnectHandler,
+    ForkHandler,
+    SandboxDetailHandler,
+    SandboxesHandler,
+    TimeoutHandler,
+)
 from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
 
 PREFIX: Final = "/e2b"
@@ -19,6 +25,7 @@ ROUTES: Final = (
     ("/e2b/v2/sandboxes/{sandbox}/connect", ConnectHandler),
     ("/e2b/sandboxes/{sandbox}/connect", ConnectHandler),
     ("/e2b/sandboxes/{sandbox}/timeout", TimeoutHandler),
+    ("/e2b/sandboxes/{sandbox}/fork", ForkHandler),
     ("/e2b/execute", CellHandler),
     ("/e2b/contexts", ContextsHandler),
     ("/e2b/contexts/{context}", ContextHandler),

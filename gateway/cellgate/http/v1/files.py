@@ -354,8 +354,15 @@ class FileHandler(FileAnswers, UploadHandler):
     )
     async def post(self, key: str, path: str) -> None:
         query = self.query(FileActionQuery)
+        if query.mkdir is None and query.move_to is None:
+            allowed = tuple(each for each in self.methods() if each != "POST")
+            raise errors.MethodNotAllowed(
+                "PUT uploads a file to its path. POST makes a folder there (?mkdir), or renames what is there"
+                " (?move_to=PATH); forms are posted to .../files",
+                allowed=allowed,
+            )
         if (query.mkdir is None) == (query.move_to is None):
-            raise InvalidInput("Give either mkdir or move_to; PUT uploads a file")
+            raise InvalidInput("Give either mkdir or move_to")
         files = self.services.sessions.files
         if query.move_to is None:
             made = await files.make_folder(self.owner, key, parse_path(path))
