@@ -107,7 +107,7 @@ def losses(clients: list[Client]) -> dict[str, list[str]]:
 def at_rest(clients: list[Client]) -> Iterator[None]:
     """Let no client have a cell under way.
 
-    A gateway that crashes has not recorded yet what came in its last 50 ms: such a cell may run once more.
+    What a gateway received just before it crashes may not be in the record yet, so such a cell may run again.
     """
     for client in clients:
         client.may_go_on.clear()
