@@ -107,7 +107,7 @@ def losses(clients: list[Client]) -> dict[str, list[str]]:
 def at_rest(clients: list[Client]) -> Iterator[None]:
     """Let no client have a cell under way.
 
-    A gateway that crashes has not recorded yet what came in its last 50 ms: such a cell may run once more.
+    What a gateway received just before it crashes may not be in the record yet, so such a cell may run again.
     """
     for client in clients:
         client.may_go_on.clear()
@@ -155,11 +155,14 @@ def load(door: Door, *, newcomers: bool = False) -> Iterator[tuple[list[Client],
     stop = threading.Event()
     threads = [threading.Thread(target=each.run, args=(door, stop), daemon=True) for each in everybody]
 
+    def failures() -> list[str]:
+        return [f"{each.failure.status} {each.failure}" for each in everybody if each.failure]
+
     def progress() -> None:
         wanted = {client.session: len(client.cells) + STEPS for client in clients}
 
         def is_done() -> bool:
-            assert [each.failure for each in everybody if each.failure] == []
+            assert not failures(), failures()
             return all(len(client.cells) >= wanted[client.session] for client in clients)
 
         until(is_done, "cells do not go on", 120)
@@ -180,7 +183,7 @@ def load(door: Door, *, newcomers: bool = False) -> Iterator[tuple[list[Client],
         if newcomers:
             print(f"{new.opened} sessions opened and ended, the longest took {new.longest:.1f} s")
     assert not any(thread.is_alive() for thread in threads), "a cell is not answered"
-    assert [each.failure for each in everybody if each.failure] == []
+    assert not failures(), failures()
     _check_events(door, clients)
     door.check_record()
     with Gateway.sync(door.url, door.token) as gateway:
