@@ -136,11 +136,6 @@ async def test_refusals_begin_with_a_reason(gateway: GatewayProcess, tmp_path: P
             assert (await refused(client, tool, **arguments)).startswith(f"bad_request: {said}")
         assert (await refused(client, "read_file", path="absent")).startswith("not_found: ")
         assert await call(client, "run_code", code="echo $((6 * 7))", language="sh") == "42\n"
-        (tmp_path / "taken").mkdir()
-    async with serving(gateway, tmp_path, "--notebooks", str(tmp_path / "taken")) as client:
-        await call(client, "run_code", code="1")
-        (tmp_path / "taken").rmdir()
-        assert (await refused(client, "export_notebook")).startswith("storage_error: ")
 
 
 async def test_help_is_text(gateway: GatewayProcess, tmp_path: Path) -> None:
