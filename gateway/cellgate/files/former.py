@@ -7,7 +7,6 @@ gateway, its files are copied from the former one's folder, and removed there on
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from cellgate_kernels.base import trees
 from cellgate_kernels.base.branching import BRANCHES
 from cellgate_kernels.base.leftovers import Leftovers
 from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.launch.folders import patiently
 
 logger = logging.getLogger(__name__)
@@ -51,17 +51,21 @@ class FormerFiles:
 
 
 class FormerFolders:
-    """The folders of all gateways of a cluster on a disk that they share. `workspaces`: this gateway's."""
+    """The folders of all gateways of a cluster on a disk that they share.
 
-    def __init__(self, disk: Path, workspaces: WorkspaceStore, leftovers: Leftovers) -> None:
+    `workspaces`: this gateway's; `lane`: threads that look at the others'.
+    """
+
+    def __init__(self, disk: Path, workspaces: WorkspaceStore, leftovers: Leftovers, lane: Lane) -> None:
         self._disk = disk
         self._workspaces = workspaces
         self._leftovers = leftovers
+        self._lane = lane
         self._tasks = Supervisor()
 
     async def find(self, row: SessionRow, node: str) -> FormerFiles:
         """Return the files that a session left in a gateway's folder. Raises StorageError."""
-        return await asyncio.to_thread(_find, self._root(node), row)
+        return await self._lane.run(_find, self._root(node), row)
 
     async def bring(self, row: SessionRow, node: str) -> FormerFiles:
         """Copy a session's files from the folder of a gateway that has lost the session.
@@ -72,10 +76,10 @@ class FormerFolders:
         former, kept = await self.find(row, node), self._workspaces.of(folder_of(row))
         for folder in former.folders:
             await kept.take_copy(folder)
-        if await asyncio.to_thread(is_unfinished, former.snapshots):
+        if await self._lane.run(is_unfinished, former.snapshots):
             snapshots = await self._workspaces.snapshots_in(former.snapshots, 0)
             await self._tasks.complete(patiently(snapshots.recover, kept.path), former.snapshots.name)
-        if not former.folders and not await asyncio.to_thread(self._root(node).is_dir):
+        if not former.folders and not await self._lane.run(self._root(node).is_dir):
             ids = {"session": row.key, "principal": row.principal, "node": node}
             told = (
                 "The gateway %s, which had a session, has no folder in %s: the session's files stay with it"

@@ -275,6 +275,11 @@ class KeptFolder:
         with storage("The session's files can't be looked at"):
             return bool(await self._work(trees.names_in, folder))
 
+    async def is_there(self) -> bool:
+        """Return whether there is a folder with the session's files, even an empty one."""
+        with storage("The session's files can't be looked at"):
+            return await self._work(trees.is_folder, self.place)
+
     async def restore(self, target: Path) -> RestoredFiles:
         """Move the kept files into a new kernel's folder, all or nothing.
 

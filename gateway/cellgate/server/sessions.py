@@ -74,7 +74,7 @@ def open_sessions(
         secrets=directory,
         egress=egress,
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
-        former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers),
+        former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers, lanes.bulk),
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)

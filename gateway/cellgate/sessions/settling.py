@@ -7,7 +7,6 @@ claimed; ``files.former`` copies and removes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.shared_workspaces import SharedWorkspaces
 from cellgate.sessions.state import SessionState
-from cellgate_kernels.base import trees
 
 MOST_BRANCHES = 1000
 """Branches that are looked at; of a session with more, the files of a lost kernel stay where they are too."""
@@ -63,7 +61,7 @@ class Settling:
             if not held:
                 # A cell would take them for the present ones.
                 await kept.remove()
-            if not held or not await asyncio.to_thread(trees.is_folder, kept.place):
+            if not held or not await kept.is_there():
                 brought = await self._bring(row, keep_files)
         await self._keys.ownership.settle(*owned)
         if brought is not None:

@@ -115,7 +115,7 @@ async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: 
 async def test_files_that_were_lost_with_a_gateway_are_not_shared(house: House, keys: Keys) -> None:
     homes = await ended_elsewhere(house, keys)
     sharing = SessionBody(session="t", workspace_of="s")
-    with pytest.raises(CannotShare, match="lost with the gateway"):
+    with pytest.raises(CannotShare, match="Run a cell there first"):
         await house.manager.get_or_create("ada", sharing)
     assert (homes, keys, house.manager.get("ada", "t")) == ({KEY: THERE}, {}, None)
     first, _ = await house.manager.get_or_create("ada", BODY)

@@ -39,7 +39,7 @@ class Disk:
         self.keys: Keys = {}
         opener = house.manager.opener
         workspaces = opener.parts.workspaces
-        former = FormerFolders(root, workspaces, Leftovers())
+        former = FormerFolders(root, workspaces, Leftovers(), house.lane)
         house.manager.keys.ownership = Shared(HERE, self.keys, self.homes)
         opener.settling = Settling(house.journal, workspaces, opener.workspaces, house.manager.keys, former)
 
