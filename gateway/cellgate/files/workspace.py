@@ -55,6 +55,8 @@ GROWTH = 64 * 1024 * 1024
 """Bytes by which shared files may grow, beyond twice their size, while they are copied."""
 SNAPSHOTS = ".snapshots"
 """Suffix of the folder with the files of a session's checkpoints."""
+MOVED = ".moved"
+"""Suffix of a kept folder that comes from another gateway, and may not be the session's here yet."""
 LATER = ".later"
 """Suffix of a folder that could not be processed yet and will be kept under the name without it."""
 _MOVED = "The session's files can't be moved"
@@ -143,6 +145,7 @@ class KeptFolder:
     ) -> None:
         self.path = root / name
         self._later = root / f"{name}{LATER}"
+        self._moved = root / f"{name}{MOVED}"
         self._copy = root / f"{name}{COPY}"
         self._owed = root / f"{name}{OWED}"
         self._root = root
@@ -275,6 +278,15 @@ class KeptFolder:
         with storage("The session's files can't be looked at"):
             return bool(await self._work(trees.names_in, folder))
 
+    async def move_in(self, source: Path) -> None:
+        """Take a folder of another gateway, on the same disk, for the next `restore`.
+
+        Nothing of the session's may be here but such a folder: a repeat takes the same one again.
+        """
+        with storage(_MOVED):
+            if source != self._moved:
+                await self._work(trees.rename, source, self._moved)
+
     async def is_there(self) -> bool:
         """Return whether there is a folder with the session's files, even an empty one."""
         with storage("The session's files can't be looked at"):
@@ -295,7 +307,9 @@ class KeptFolder:
 
     async def _restore(self, target: Path) -> tuple[Path | None, bool]:
         with storage(_MOVED):
-            return await self._work(_restore_unless_owed, self._owed, self.path, self._later, target)
+            return await self._work(
+                _restore_unless_owed, self._owed, self.path, (self._moved, self._later), target
+            )
 
     async def copy(self, source: Path, target: Path, most_bytes: int) -> None:
         """Copy a kernel's folder into another, empty one; see `copy_tree`."""
@@ -316,12 +330,19 @@ class KeptFolder:
         If other sessions still use that folder, it stays.
         """
         if source is None:
-            await self._leftovers.remove(self.path, self._later)
+            await self._leftovers.remove(self.path, self._later, self._moved)
             await self._waive()
             return
         async with self._leaving(source) as (last, alone):
             if alone:
-                await self._leftovers.remove(self.path, self._later, *([source] if last else []))
+                await self._leftovers.remove(self.path, self._later, self._moved, *([source] if last else []))
+
+    async def remove_old(self, found: Collection[Path]) -> None:
+        """Remove the kept files as `remove` does, but not a folder that is `found` to have present ones."""
+        if self._moved not in found:
+            await self.remove()
+            return
+        await self._leftovers.remove(self.path, self._later)
 
     async def _waive(self) -> None:
         """Give up files that are owed to the session, if any."""
@@ -403,7 +424,12 @@ class WorkspaceStore:
             owed = await asyncio.to_thread(all_owed, self._root, names, known)
         left = _united(left, owed)
         for name in names:
-            if name in known or name == ORPHANS or is_leftover(name) or name.endswith((OWED, SNAPSHOTS)):
+            if (
+                name in known
+                or name == ORPHANS
+                or is_leftover(name)
+                or name.endswith((MOVED, OWED, SNAPSHOTS))
+            ):
                 continue
             if name.endswith(COPY):
                 await self._leftovers.remove(self._root / name)
@@ -549,17 +575,20 @@ def _remove_empty(folder: Path) -> bool:
     return True
 
 
-def _restore_unless_owed(owed: Path, kept: Path, later: Path, target: Path) -> tuple[Path | None, bool]:
+def _restore_unless_owed(
+    owed: Path, kept: Path, others: Sequence[Path], target: Path
+) -> tuple[Path | None, bool]:
     """Return the folder with owed files, if there is one; else whether there were files to restore.
 
     Both in one thread, because every session that starts waits for it.
     """
     folder = owed_folder(owed)
-    return folder, folder is None and _restore(kept, later, target)
+    return folder, folder is None and _restore(kept, others, target)
 
 
-def _restore(kept: Path, later: Path, target: Path) -> bool:
-    _keep(later, kept)
+def _restore(kept: Path, others: Sequence[Path], target: Path) -> bool:
+    for other in others:
+        _keep(other, kept)
     if not trees.is_folder(kept):
         return False
     try:

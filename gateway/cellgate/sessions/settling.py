@@ -7,11 +7,9 @@ claimed; ``files.former`` copies and removes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
-from cellgate.files.former import FormerFolders
+from cellgate.files.former import FormerFiles, FormerFolders
 from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
@@ -54,38 +52,42 @@ class Settling:
         one, if any; `opening`: the one for which it is done. `keep_files`: False for a session that is to be
         deleted, whose files elsewhere are only removed.
         """
-        brought = None
+        old = FormerFiles()
         if row is not None:
-            kept = self._workspaces.of(folder_of(row))
             held = await self._shared.is_held(row, but=opening)
+            node, former = await self._find(row)
+            kept = self._workspaces.of(folder_of(row))
             if not held:
                 # A cell would take them for the present ones.
-                await kept.remove()
-            if not held or not await kept.is_there():
-                brought = await self._bring(row, keep_files)
+                await kept.remove_old(former.folders)
+            if node and not (held and await kept.is_there()):
+                old = await self._bring(row, node, former, keep_files)
         await self._keys.ownership.settle(*owned)
-        if brought is not None:
-            await brought()
+        if self._former is not None:
+            await self._former.forget(old)
 
-    async def _bring(self, row: SessionRow, keep_files: bool) -> Callable[[], Awaitable[None]] | None:
-        """Copy the session's files from its home; return the function that removes them there, if it may."""
+    async def _find(self, row: SessionRow) -> tuple[str, FormerFiles]:
+        """Return the session's home and its files there, if the gateways share a disk; else "" and none."""
         if self._former is None:
-            return None
+            return "", FormerFiles()
         node = await self._keys.ownership.files_at(row.principal, row.key)
-        if not node:
-            return None
-        files = await (self._former.bring if keep_files else self._former.find)(row, node)
-        return partial(self._former.forget, files) if await self._is_alone(row) else None
+        return node, await self._former.find(row, node) if node else FormerFiles()
+
+    async def _bring(self, row: SessionRow, node: str, former: FormerFiles, keep_files: bool) -> FormerFiles:
+        """Bring the session's files here; return those that are to be removed elsewhere afterwards."""
+        alone = await self._is_alone(row)
+        if keep_files and self._former is not None:
+            former = await self._former.bring(row, node, former, alone=alone)
+        return former if alone else FormerFiles()
 
     async def place(self, row: SessionRow) -> Path:
         """Return the folder with the files of a session without a kernel, which may not exist.
 
         Raises StorageError.
         """
-        if self._former is not None:
-            node = await self._keys.ownership.files_at(row.principal, row.key)
-            if node and (folders := (await self._former.find(row, node)).folders):
-                return folders[0]
+        _, former = await self._find(row)
+        if former.folders:
+            return former.folders[0]
         return self._workspaces.of(folder_of(row)).place
 
     async def _is_alone(self, row: SessionRow) -> bool:

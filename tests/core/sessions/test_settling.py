@@ -10,10 +10,10 @@ import pytest
 from msgspec import structs
 
 from cellgate.errors import StorageError
-from cellgate.files.former import FormerFolders, workspaces_of
+from cellgate.files.former import WORKSPACES, FormerFolders, workspaces_of
 from cellgate.files.owed import OWED
 from cellgate.files.snapshots import Snapshots
-from cellgate.files.workspace import LATER, SNAPSHOTS, folder_of, snapshots_of
+from cellgate.files.workspace import LATER, MOVED, SNAPSHOTS, folder_of, snapshots_of
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.session import Session
 from cellgate.sessions.settling import Settling
@@ -123,12 +123,8 @@ async def test_files_that_could_not_be_kept_yet_come_along(disk: Disk) -> None:
     assert (disk.files(), disk.left()) == ({"a": "owed", "b": "later"}, [])
 
 
-async def test_a_gateway_that_ends_before_the_copy_counts_leaves_the_originals(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = await disk.begin()
-    written(disk.house.pool.kernels[0].folder, a="kept")
-    row = await disk.end_there(session)
+async def refused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the session's opening here fail when it is to be settled."""
 
     async def settle(principal: str, key: str) -> None:
         raise StorageError("The database is gone")
@@ -137,9 +133,41 @@ async def test_a_gateway_that_ends_before_the_copy_counts_leaves_the_originals(
     with pytest.raises(StorageError):
         await disk.begin()
     monkeypatch.undo()
-    assert disk.left() == [folder_of(row)]
+
+
+async def test_a_copy_counts_only_once_the_session_is_settled(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await disk.begin()
+    kernel = disk.house.pool.kernels[0]
+    await disk.end_there(session)
+    written(disk.there / kernel.id, a="of a lost kernel")
+    await refused(disk, monkeypatch)
+    assert disk.left() == [kernel.id]
+    written(disk.there / kernel.id, b="written since then")
     await disk.begin()
-    assert (disk.files(), disk.left()) == ({"a": "kept"}, [])
+    assert (disk.files(), disk.left()) == ({"a": "of a lost kernel", "b": "written since then"}, [])
+
+
+@pytest.mark.parametrize("at", [HERE, "third"])
+async def test_a_kept_folder_is_moved_even_if_a_gateway_ends_meanwhile(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Whoever opens the session next finds it, also at a gateway that started again in between."""
+    session = await disk.begin()
+    written(disk.house.pool.kernels[0].folder, a="kept")
+    row = await disk.end_there(session)
+    number = (disk.there / folder_of(row) / "a").stat().st_ino
+    await refused(disk, monkeypatch)
+    moved = disk.house.workspaces / f"{folder_of(row)}{MOVED}"
+    assert disk.left() == []
+    if at != HERE:
+        moved = moved.rename(written(disk.there.parents[1] / at / WORKSPACES) / moved.name)
+    await disk.house.manager.opener.parts.workspaces.tidy({folder_of(row)}, {}, ())
+    assert await disk.house.manager.workspace(row) == moved
+    await disk.begin()
+    assert (disk.files(), disk.homes, moved.exists()) == ({"a": "kept"}, {KEY: HERE}, False)
+    assert (disk.house.pool.kernels[-1].folder / "a").stat().st_ino == number
 
 
 async def test_files_that_another_session_has_too_stay_for_it(disk: Disk) -> None:
