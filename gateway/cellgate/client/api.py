@@ -77,7 +77,7 @@ from cellgate.wire.answers import (
     VariableList,
 )
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
-from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
 from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect
 
 if TYPE_CHECKING:
@@ -212,6 +212,20 @@ class Session(Asynchronous):
         """Return the gateway's model of it; with `usage` it has `memory`, `cpu` and `executions`."""
         path = self._path() + ("?usage=true" if usage else "")
         return decode(await self._calls.call("GET", path), SessionModel)
+
+    async def change(
+        self,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limits: TimesKeywords | None = None,
+    ) -> SessionModel:
+        """Change its title, its metadata as a whole, or the times of its limits, while it is live.
+
+        `title`: of any letters; empty: none any more. What is not given stays.
+        """
+        body = given(title=title, metadata=metadata, limits=limits)
+        return decode(await self._calls.call("PATCH", self._path(), body), SessionModel)
 
     async def interrupt(self) -> None:
         """Interrupt the running cell, as Ctrl-C would."""

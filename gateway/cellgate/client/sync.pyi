@@ -27,7 +27,7 @@ from cellgate.wire.answers import (
     VariableList,
 )
 from cellgate.wire.events import Event, Package
-from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
 from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect
 
 class SyncGateway:
@@ -390,6 +390,18 @@ class SyncSession:
 
     def model(self, *, usage: bool = False) -> SessionModel:
         """Return the gateway's model of it; with `usage` it has `memory`, `cpu` and `executions`."""
+
+    def change(
+        self,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limits: TimesKeywords | None = None,
+    ) -> SessionModel:
+        """Change its title, its metadata as a whole, or the times of its limits, while it is live.
+
+        `title`: of any letters; empty: none any more. What is not given stays.
+        """
 
     def interrupt(self) -> None:
         """Interrupt the running cell, as Ctrl-C would."""

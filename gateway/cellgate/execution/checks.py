@@ -18,6 +18,7 @@ MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 MAX_METADATA_DEPTH = 32
+MAX_TITLE = 200
 _SHOWN_KEY = 40
 
 
@@ -58,6 +59,14 @@ def check_env(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
             raise InvalidInput(f"env: {name[:40]!r} is no name of a variable, or one of Cellgate's own")
         check_text(value, f"env.{name}", MAX_ENV_BYTES)
     return tuple(sorted(env.items()))
+
+
+def check_title(title: str) -> str:
+    """Return a session's title without space around it. Raises InvalidInput."""
+    title = title.strip()
+    if len(title) > MAX_TITLE or not all(each.isprintable() for each in title):
+        raise InvalidInput(f"title must have at most {MAX_TITLE} printable characters, in one line")
+    return title
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> None:

@@ -51,6 +51,10 @@ LIMITS = frozenset({"cell_timeout", "out_of_memory", "disk_full", "pids_limit"})
 """Causes of a cell's end that operators look for: a limit was reached."""
 
 
+CHANGED = "changed"
+"""The cause of an event with other metadata or limits of a session, whose state is the same."""
+
+
 class SessionState(StrEnum):
     """What a session is doing. `dead`: its kernel is gone; the next execution gets a fresh one.
 
@@ -187,6 +191,13 @@ class SessionRecord:
         if known.get(TITLE) != title and (rename or TITLE not in known):
             self.row = structs.replace(self.row, metadata={**known, TITLE: title})
             self.save()
+
+    def revise(self, metadata: dict[str, Any] | None, limits: SessionLimits, kernel: Kernel) -> None:
+        """Record other metadata and limits, with the cause `changed`; the state stays."""
+        self.row = structs.replace(self.row, metadata=metadata)
+        self.limits = limits
+        self._introduction["metadata"] = metadata
+        self.change(self.state, CHANGED, kernel)
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """Like `change`, but does nothing if state and cause are the same."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from cellgate.errors import Conflict, NetworkNotAllowed
 from cellgate.execution.checks import check_env
-from cellgate.execution.limits import LimitCeilings, SessionLimits, lowered_limits, merge_limits
+from cellgate.execution.limits import LimitCeilings, SessionLimits, lowered_limits, merge_limits, named_limits
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.identity.secrets import check_secret_names
 from cellgate.quotas.quotas import Quotas
@@ -24,7 +24,7 @@ from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.settings import ManagerSettings
 from cellgate.sessions.variables import Variables
-from cellgate.wire.models import SessionBody
+from cellgate.wire.models import LimitsBody, SessionBody, SessionTimesBody
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.resources import HASH_SEED
 from cellgate_kernels.kernel.kernel import KernelProfile
@@ -79,6 +79,18 @@ class SessionTerms:
             return defaults
         merge = lowered_limits if lower else merge_limits
         return merge(defaults, body.limits, self.ceilings(principal))
+
+    def changed_limits(
+        self, principal: str, present: SessionLimits, times: SessionTimesBody | None
+    ) -> SessionLimits:
+        """Return a live session's limits with other times. Raises InvalidInput."""
+        if times is None:
+            return present
+        body = LimitsBody(cell_timeout=times.cell_timeout, idle_timeout=times.idle_timeout)
+        changed = named_limits(present, body)
+        if times.cell_timeout is not None:
+            self.ceilings(principal).check(changed)
+        return changed
 
     def profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
         """Return the kernel that a new session gets. Raises InvalidInput, NotFound."""

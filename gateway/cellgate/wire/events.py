@@ -364,7 +364,7 @@ class SessionChanged(Event, frozen=True, kw_only=True):
         str | None,
         say(
             "Why the state changed: `created`, `branched`, `resumed`, `adopted`, or why the kernel or "
-            "session ended."
+            "session ended; `changed`: it is the same, but metadata or limits are not."
         ),
     ] = None
     kernel: Annotated[str, say("The name of the kernelspec.")] = ""
@@ -384,7 +384,7 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     created_at: Annotated[str | UnsetType, say("When the session was created, RFC 3339 in UTC.")] = UNSET
     metadata: Annotated[
         dict[str, Any] | UnsetType | None,
-        say("The metadata that the client gave when it created the session; empty if none."),
+        say("The metadata that clients gave to the session; empty if none."),
     ] = UNSET
     environment: Annotated[
         dict[str, Any] | UnsetType, say("The kernel's environment: versions, packages and image.")

@@ -99,6 +99,25 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class SessionTimesBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Limits of a live session that can be changed; absent ones stay."""
+
+    cell_timeout: Annotated[float | None, say("Seconds a cell may run that is queued from now on.")] = None
+    idle_timeout: Annotated[float | None, say("Seconds without use after which the session ends.")] = None
+
+
+class SessionChangeBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Changes of a live session; what is absent stays."""
+
+    title: Annotated[
+        str | None, say("The session's title, kept in its metadata; empty: it has none any more.")
+    ] = None
+    metadata: Annotated[
+        dict[str, Any] | None, say("Any JSON object, at most 64 KiB, instead of the present metadata.")
+    ] = None
+    limits: SessionTimesBody | None = None
+
+
 class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
     """A branch of a session to make."""
 
@@ -282,6 +301,13 @@ class LimitsKeywords(TypedDict, total=False):
     cell_timeout: float | None
     idle_timeout: float | None
     lifetime: float | None
+
+
+class TimesKeywords(TypedDict, total=False):
+    """`SessionTimesBody` as a dictionary."""
+
+    cell_timeout: float
+    idle_timeout: float
 
 
 class SessionKeywords(TypedDict, total=False):

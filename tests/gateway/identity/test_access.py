@@ -157,6 +157,7 @@ ROWS = [
     ),
     Row("POST", S + "/files/{path}", (FILES,), 409, query="mkdir", makes=True),
     Row("DELETE", S + "/files/{path}", (FILES,), 204, ends=True),
+    Row("PATCH", S, (RUN,), body={"title": "t"}),
     Row("DELETE", S, (RUN,), 204, ends=True),
 ]
 JUPYTER_ROWS = [

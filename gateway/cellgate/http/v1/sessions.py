@@ -13,7 +13,7 @@ from cellgate.identity.principal import Permission
 from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
 from cellgate.wire.base import Query
-from cellgate.wire.models import BranchBody, SessionBody
+from cellgate.wire.models import BranchBody, SessionBody, SessionChangeBody
 from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionsQuery
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy
@@ -115,6 +115,21 @@ class SessionHandler(BaseHandler):
         else:
             await self.services.sessions.manager.delete(self.owner, key)
         self.set_status(204)
+
+    @operation(
+        "change_session",
+        "Change a session",
+        Answer(200, "The session.", {JSON: SessionModel}),
+        description="Its title, its metadata, and the times of its limits, while it is live.",
+        body={JSON: SessionChangeBody},
+        query=Query,
+        errors=(*WRITES, Conflict),
+        needs=Permission.RUN,
+    )
+    async def patch(self, key: str) -> None:
+        session = self.services.sessions.manager.change(self.owner, key, await self.body(SessionChangeBody))
+        await session.log.commit()
+        self.answer(within(self.login.reach, session.to_wire()))
 
 
 class InterruptHandler(BaseHandler):
