@@ -168,6 +168,23 @@ def test_a_session_is_made_with_limits(page: Any, console: GatewayProcess) -> No
     assert (limits["memory"], limits["cell_timeout"]) == (300 * 1024**2, 7)
 
 
+def test_a_session_has_a_title_and_gets_another_one(page: Any, console: GatewayProcess) -> None:
+    """Of any letters; with it, more time for a cell."""
+    page.get_by_role("button", name="New session").click()
+    answer(page, "Start", Key="titled", Title="Umsätze im März")
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text("Umsätze im März")
+    act(page, "titled", "Title and times")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Title")).to_have_value("Umsätze im März")
+    answer(page, "Save", Title="三月", Seconds_a_cell_may_run="900")
+    expect(heading).to_have_text("三月")
+    model = console.model("titled")
+    assert (model["title"], model["limits"]["cell_timeout"]) == ("三月", 900)
+    page.goto(link(console))
+    expect(page.get_by_role("link", name="三月")).to_be_visible()
+
+
 def test_a_refused_session_is_told_and_nothing_is_made(
     page: Any, console: GatewayProcess, quiet: list[str]
 ) -> None:

@@ -146,6 +146,12 @@ export const api = {
     return content(await request(path, { method: "POST", headers, body: sent, signal: options.signal }));
   },
 
+  /** @param {string} path @param {unknown} body */
+  async patch(path, body) {
+    const headers = { Accept: JSON_TYPE, "Content-Type": JSON_TYPE };
+    return content(await request(path, { method: "PATCH", headers, body: JSON.stringify(body) }));
+  },
+
   /** @param {string} path */
   async delete(path) {
     return content(await request(path, { method: "DELETE", headers: { Accept: JSON_TYPE } }));

@@ -37,6 +37,28 @@ export async function restart(session) {
   if (await attempt(() => api.post(pathOf(session, "/restart")))) say(`${session.session} has a fresh kernel`);
 }
 
+/** @param {any} session */
+export async function change(session) {
+  const times = /** @type {[string, string][]} */ ([
+    ["cell_timeout", "Seconds a cell may run"],
+    ["idle_timeout", "Seconds without use until it ends"],
+  ]);
+  const answer = await ask({
+    title: `Change ${session.session}`,
+    action: "Save",
+    fields: [
+      { name: "title", label: "Title", value: session.title || "", placeholder: session.session },
+      ...times.map(([name, label]) => ({ name, label, type: "number", value: String(session.limits[name]) })),
+    ],
+  });
+  if (answer === null) return;
+  const limits = /** @type {Record<string, number>} */ ({});
+  for (const [name] of times)
+    if (answer[name] && Number(answer[name]) !== session.limits[name]) limits[name] = Number(answer[name]);
+  if (await attempt(() => api.patch(pathOf(session), { title: answer.title, limits })))
+    say(`${session.session} is changed`);
+}
+
 /** Whether it was ended. @param {any} session */
 export async function end(session) {
   const answer = await ask({
@@ -109,7 +131,14 @@ export async function create() {
     title: "New session",
     action: "Start",
     fields: [
-      { name: "session", label: "Key", pattern: KEY, placeholder: "made up if left empty" },
+      { name: "title", label: "Title", placeholder: "none", hint: "A name of any letters, for lists and exports" },
+      {
+        name: "session",
+        label: "Key",
+        pattern: KEY,
+        placeholder: "made up if left empty",
+        hint: "Its name in addresses: letters, digits and . _ ~ -",
+      },
       { name: "kernel", label: "Kernel", value: about.default_kernel, options: /** @type {any} */ (kernels) },
       { name: "memory", label: "Memory", placeholder: bytes(memory) || "default", hint: "Such as 512m or 2g" },
       { name: "cpus", label: "Processors", type: "number", placeholder: "default" },
@@ -140,6 +169,7 @@ export async function create() {
   /** @type {Record<string, unknown>} */
   const body = { kernel: answer.kernel || undefined, checkpoint: answer.checkpoint === "auto" ? "auto" : undefined };
   if (answer.session) body.session = answer.session;
+  if (answer.title.trim()) body.metadata = { title: answer.title.trim() };
   if (answer.network === "allow") body.network = "allow";
   if (Object.keys(limits).length) body.limits = limits;
   return (await attempt(() => api.post("v1/sessions", body))) ?? null;

@@ -11,7 +11,7 @@ import { isAdmin, languageOf, may } from "./me.js";
 import { Packages } from "./packages.js";
 import { RecordPanel } from "./record_panel.js";
 import { go, sessionHref } from "./router.js";
-import { end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
+import { change, end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
 import { SessionLog } from "./session_log.js";
 import { Cpu, isTyping, Memory } from "./sessions.js";
 import { branch, checkpoint, Tree, undo } from "./tree.js";
@@ -160,6 +160,7 @@ function Head({ log, principal }) {
           runs && alive && { text: "Branch…", icon: "branch", act: () => branch(log, principal) },
           runs && alive && { text: "Checkpoint…", icon: "checkpoint", act: () => checkpoint(log) },
           { text: "Download notebook", icon: "download", href: saved(`${log.path}/notebook`), download: true },
+          runs && alive && { text: "Title and times…", icon: "edit", act: () => act(change(named)) },
           runs && alive && { text: "Restart…", icon: "restart", act: () => act(restart(named)) },
           runs && alive && { text: "End…", icon: "cross", danger: true, act: () => act(end(named)) },
           isAdmin.value && { text: "Purge…", icon: "trash", danger: true, act: () => leave(purge(named)) },
