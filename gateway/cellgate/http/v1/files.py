@@ -348,7 +348,7 @@ class FileHandler(FileAnswers, UploadHandler):
         ),
         Answer(201, "The folder was made.", {JSON: FileChanges}),
         description="With `mkdir`, the session is made if necessary. Nothing is ever replaced.",
-        errors=(*STARTS, errors.Conflict, errors.QuotaExceeded),
+        errors=(*STARTS, errors.Conflict, errors.MethodNotAllowed, errors.QuotaExceeded),
         query=FileActionQuery,
         needs=Permission.FILES,
     )
