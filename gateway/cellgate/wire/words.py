@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Cause = Literal[
         "cancelled",
         "cell_timeout",
+        "changed",
         "chosen",
         "client_disconnected",
         "deleted",

@@ -181,7 +181,7 @@ def test_a_session_has_a_title_and_gets_another_one(page: Any, console: GatewayP
     expect(heading).to_have_text("三月")
     model = console.model("titled")
     assert (model["title"], model["limits"]["cell_timeout"]) == ("三月", 900)
-    page.goto(link(console))
+    page.get_by_role("link", name="All sessions").click()
     expect(page.get_by_role("link", name="三月")).to_be_visible()
 
 

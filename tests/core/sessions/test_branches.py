@@ -580,7 +580,8 @@ class CopyDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> CopyDisk:
     found = CopyDisk()
-    monkeypatch.setattr("cellgate.files.workspace.copy_tree", found.copy_tree)
+    for room in ("workspace", "keeping"):
+        monkeypatch.setattr(f"cellgate.files.{room}.copy_tree", found.copy_tree)
     return found
 
 

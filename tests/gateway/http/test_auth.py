@@ -276,7 +276,7 @@ def words(header: str | None) -> set[str]:
     ("path", "methods"),
     [
         ("/v1/sessions", {"GET", "POST"}),
-        ("/v1/sessions/x", {"GET", "DELETE"}),
+        ("/v1/sessions/x", {"GET", "PATCH", "DELETE"}),
         ("/v1/sessions/x/execute", {"POST"}),
         ("/v1/sessions/x/files", {"GET", "POST"}),
         ("/v1/sessions/x/files/a/b.csv", {"GET", "HEAD", "POST", "PUT", "DELETE"}),

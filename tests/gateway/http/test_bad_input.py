@@ -340,7 +340,7 @@ def test_a_finished_execution_takes_no_cancel_and_no_input(gateway: GatewayProce
     [
         ("PUT", "/v1/sessions", "GET, POST"),
         ("BREW", "/v1/sessions", "GET, POST"),
-        ("POST", "/v1/sessions/x", "GET, DELETE"),
+        ("POST", "/v1/sessions/x", "GET, DELETE, PATCH"),
         ("GET", "/v1/execute", "POST"),
         ("TRACE", "/v1/info", "GET"),
     ],

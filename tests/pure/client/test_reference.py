@@ -30,7 +30,7 @@ def methods() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield name, () if kind is Gateway else tuple(options)
 
 
-@pytest.mark.parametrize(("name", "options"), methods())
+@pytest.mark.parametrize(("name", "options"), [*methods()])
 def test_the_page_has_it(name: str, options: tuple[str, ...]) -> None:
     lines = [line for line in PAGE.read_text().splitlines() if re.search(rf"\b{name}\b", line)]
     assert lines
