@@ -9,7 +9,7 @@ other sessions: ``registry`` creates, finds and ends sessions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -162,14 +162,15 @@ class Session(SessionCore):
         self,
         executions_made: int,
         adopted: Kernel | None = None,
-        running: ExecutionRun | None = None,
+        resumed: Sequence[ExecutionRun] = (),
         *,
         patience: float | None = None,
         moved: Moved | None = None,
         placed: Placed | None = None,
     ) -> None:
-        """Claim the first kernel, or continue with an adopted one and its running cell.
+        """Claim the first kernel, or continue with an adopted one and the cells that it was sent.
 
+        `resumed`: these cells, the current one first; the others have ended, or run in subshells.
         Waits in line at most `patience` seconds; `moved` gets the position there. `placed`: see
         `SessionKernel.claim`. Raises the pool's errors and StorageError; the session then has no kernel.
         """
@@ -195,12 +196,16 @@ class Session(SessionCore):
             await self.slot.drop()
             raise
         self.report("A session begins", cause=cause)
-        if running is not None:
-            running.host = self
-            running.end.place = self.account.adopt_cell()
+        for run in resumed:
+            run.host = self
+            run.end.place = self.account.adopt_cell()
+        if resumed:
             self.machine.came(occupant=Occupant.CELL)
-            self.runs.current = running
+            self.runs.current = resumed[0]
         self.undo.attached()
+        for run in resumed[1:]:
+            self.machine.submitted_beside(turn=True)
+            self.worker.begin_beside(run, kernel)
         self.worker.start()
         self.record.begin_idleness()
 
