@@ -2,9 +2,9 @@
 
 A kernel in a container outlives a gateway that crashed or was told to keep its kernels. This module adopts
 the kernel, and the cell that it was running continues: the messages it sent in between are read from the
-kernel's spool. A cell that was sent and not recorded yet is recorded now (``unrecorded``), so that a repeat of
-its request finds it. Cells that were only queued end, because the record does not hold a complete request (the
-lines of input and the values of variables are missing). Recovery runs once, before the gateway serves.
+kernel's spool. A cell that was sent and not recorded yet is recorded now (``unrecorded``), so that a repeat
+of its request finds it. Cells that were only queued end, because the record does not hold a complete request
+(the lines of input and the values of variables are missing). Recovery runs once, before the gateway serves.
 ``cellgate_kernels.kernel.stored`` lists the former kernels; ``opener`` makes the sessions.
 """
 
@@ -29,6 +29,7 @@ from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.opener import SessionOpener
+from cellgate.sessions.queue import AdoptedRuns
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSpec
@@ -143,8 +144,6 @@ class Recovery:
             unfinished = unfinished_cells(spool)
             log.reopen()
             resumed = await self._resumed(row, log, spool, backlog, limits)
-            # The sort is stable: the current cell is the first that runs, or else the first of all.
-            resumed.sort(key=lambda run: run.msg_id not in unfinished)
             why = LostBy.GATEWAY_RESTART
             await end_cells(self._journal, row, log, why, "idle", {run.id for run in resumed})
             await end_left_open(self._journal, row, log, why)
@@ -168,7 +167,7 @@ class Recovery:
             session = self._opener.make(spec)
             self._reserved[row.id] = session.account.adopt_session(limits.resources)
             last = await self._journal.reads.last_execution(row.id)
-            await session.open(0 if last is None else last.number, kernel, resumed)
+            await session.open(0 if last is None else last.number, kernel, _in_order(resumed, unfinished))
         except BaseException:
             await kernel.shutdown()
             raise
@@ -228,6 +227,16 @@ class Recovery:
             for row in batch:
                 if row.execution == execution.id:
                     yield _decode(row.body)
+
+
+def _in_order(resumed: Sequence[ExecutionRun], unfinished: Collection[str]) -> AdoptedRuns | None:
+    """Return the cells in the order in which they go on; None without any. `unfinished`: requests' ids."""
+    running = [run for run in resumed if run.msg_id in unfinished]
+    ended = [run for run in resumed if run.msg_id not in unfinished]
+    if not running:
+        running = ended[-1:]
+        ended = ended[:-1]
+    return AdoptedRuns(tuple(ended), running[0], tuple(running[1:])) if running else None
 
 
 def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:

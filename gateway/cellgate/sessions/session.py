@@ -9,7 +9,7 @@ other sessions: ``registry`` creates, finds and ends sessions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -38,7 +38,7 @@ from cellgate.sessions.kernel_slot import KernelCallbacks, Placed, SessionKernel
 from cellgate.sessions.machine import Occupant, Step
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SharedParts
-from cellgate.sessions.queue import ExecutionQueue, SessionRuns
+from cellgate.sessions.queue import AdoptedRuns, ExecutionQueue, SessionRuns
 from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
 from cellgate.sessions.state import SessionCore, SessionRecord, SessionSpec, SessionState
@@ -162,15 +162,13 @@ class Session(SessionCore):
         self,
         executions_made: int,
         adopted: Kernel | None = None,
-        resumed: Sequence[ExecutionRun] = (),
+        resumed: AdoptedRuns | None = None,
         *,
         patience: float | None = None,
         moved: Moved | None = None,
         placed: Placed | None = None,
     ) -> None:
         """Claim the first kernel, or continue with an adopted one and the cells that it was sent.
-
-        `resumed`: these cells, the current one first; the others have ended, or run in subshells.
         Waits in line at most `patience` seconds; `moved` gets the position there. `placed`: see
         `SessionKernel.claim`. Raises the pool's errors and StorageError; the session then has no kernel.
         """
@@ -196,18 +194,25 @@ class Session(SessionCore):
             await self.slot.drop()
             raise
         self.report("A session begins", cause=cause)
+        if resumed is not None:
+            await self._resume(resumed, kernel)
+        self.undo.attached()
+        self.worker.start()
+        self.record.begin_idleness()
+
+    async def _resume(self, resumed: AdoptedRuns, kernel: Kernel) -> None:
+        """Record the ends of cells that have ended, and go on with the others."""
         for run in resumed:
             run.host = self
             run.end.place = self.account.adopt_cell()
-        if resumed:
-            self.machine.came(occupant=Occupant.CELL)
-            self.runs.current = resumed[0]
-        self.undo.attached()
-        for run in resumed[1:]:
+        for run in resumed.ended:
+            await run.run(kernel)
+            await self.finish(run)
+        self.machine.came(occupant=Occupant.CELL)
+        self.runs.current = resumed.current
+        for run in resumed.beside:
             self.machine.submitted_beside(turn=True)
             self.worker.begin_beside(run, kernel)
-        self.worker.start()
-        self.record.begin_idleness()
 
     def begin_as_branch(self, kernel: Kernel, origin: BranchedFrom) -> None:
         """Record the first event and take cells from now on. Raises StorageError."""

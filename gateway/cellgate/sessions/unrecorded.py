@@ -1,8 +1,8 @@
 """Records the cells that a former gateway sent to a kernel just before it crashed, before they were recorded.
 
 They are found in the kernel's spool. Each gets an event `queued` and a row with its idempotency key, so that
-a repeat of its request is answered with it instead of being run once more. ``adoption`` then resumes it as any
-other cell that the kernel was sent. Code in the kernel can write into the spool: what is read of it is
+a repeat of its request is answered with it instead of being run once more. ``adoption`` then resumes it as
+any other cell that the kernel was sent. Code in the kernel can write into the spool: what is read of it is
 checked, and can add executions to the kernel's own session only.
 """
 
