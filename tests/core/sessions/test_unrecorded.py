@@ -1,4 +1,4 @@
-"""A gateway crashes just after it sent a cell, before that is recorded: the next one runs it no second time."""
+"""A gateway crashes just after it sent a cell, before that is recorded: the next one does not run it anew."""
 
 from __future__ import annotations
 
