@@ -81,10 +81,8 @@ class KernelBacklog:
 
         They still count towards the limit, so that a flood ends too.
         """
-        messages, rest = [], []
-        for each in self._messages:
-            (messages if each.parent.msg_id == cell else rest).append(each)
-        self._messages = rest
+        messages = [each for each in self._messages if each.parent.msg_id == cell]
+        self._messages = [each for each in self._messages if each.parent.msg_id != cell]
         return messages
 
     def end(self, cell: str) -> None:
