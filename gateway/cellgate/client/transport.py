@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import (
     AsyncGenerator,
@@ -29,7 +30,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpcore2
@@ -62,6 +63,15 @@ MOST_FILE = 4096 * MIB
 """The longest file that is read into memory."""
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
+SILENCE: Final = 15
+"""Seconds after which a machine that acknowledges nothing is gone, and the connection with it."""
+_PROBES: Final = (
+    ("TCP_KEEPIDLE", 5),
+    ("TCP_KEEPALIVE", 5),  # the same in macOS
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 2),
+)
+"""TCP's options, as far as the system has them, by which a silent machine is asked whether it is there."""
 
 _DIGITS = 18
 """Of a length that can be true."""
@@ -411,7 +421,13 @@ class Server:
     ) -> httpcore2.Response:
         """Return the response of the gateway at `origin`. `patience`: seconds to connect."""
         method, target, headers, body, backend = request
-        connection = httpcore2.AsyncHTTPConnection(origin, ssl_context=self._tls, network_backend=backend)
+        is_small = not isinstance(body, RequestBody) and len(body or b"") <= _SMALL
+        connection = httpcore2.AsyncHTTPConnection(
+            origin,
+            ssl_context=self._tls,
+            network_backend=backend,
+            socket_options=_socket_options(is_small=is_small),
+        )
         stack.push_async_callback(connection.aclose)
         url = httpcore2.URL(
             scheme=origin.scheme, host=origin.host, port=origin.port, target=(self._prefix + target).encode()
@@ -442,6 +458,20 @@ class Server:
 def without_version(url: str) -> str:
     """Return a gateway's URL or path without a final slash and ``/v1``, which each call adds."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _socket_options(*, is_small: bool) -> list[tuple[int, int, int]]:
+    """Return the options by which a machine that died without a word is noticed within `SILENCE` seconds.
+
+    `is_small`: whether the gateway's system takes the request at once. A limit for what is not acknowledged
+    would also end an upload that a gateway only reads slowly, so that has none.
+    """
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    limits = (*_PROBES, ("TCP_USER_TIMEOUT", SILENCE * 1000)) if is_small else _PROBES
+    for name, value in limits:
+        if (option := getattr(socket, name, None)) is not None:
+            options.append((socket.IPPROTO_TCP, option, value))
+    return options
 
 
 def _ignore() -> None:

@@ -115,7 +115,8 @@ class ExecutionRun:
         if resumed is not None:
             msg_id = resumed.row.msg_id
         else:
-            msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
+            # The execution's own id: by it ``sessions.unrecorded`` looks for the cell in the record.
+            msg_id = self.id if request.message is None else request.message.header.msg_id
         limiter = OutputLimiter(context.settings.caps)
         self.machine = Execution(msg_id, request.code, limiter, allow_stdin=request.allow_stdin)
         self.record = CellRecord(
@@ -332,7 +333,8 @@ class ExecutionRun:
     def _send(self, kernel: Kernel) -> None:
         self._follow(kernel)
         self._note_sent()
-        kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
+        session, idempotency = kernel.connection.session, self.record.idempotency
+        kernel.connection.send(execute_request(self.request, session, self.msg_id, idempotency))
         _delay_output(self, kernel)
 
     def _note_sent(self) -> None:
