@@ -23,6 +23,7 @@ from cellgate.record.rows import ExecutionRow
 from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Status
 
 
@@ -42,6 +43,7 @@ class RunEnd(Struct, frozen=True, gc=False):
     cause: str | None
     queue_seconds: float
     run_seconds: float | None
+    memory_kills: int = 0
 
 
 class RunObserver:
@@ -174,6 +176,7 @@ class CellEnd:
 
     `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: the observer's
     value when the cell was accepted. `place`: the cell's among its principal's running cells, if it has one.
+    `memory_kills`: processes killed at the limit of memory while the cell ran.
     """
 
     def __init__(self, record: CellRecord, observer: RunObserver, principal: str) -> None:
@@ -182,11 +185,21 @@ class CellEnd:
         self.event: Mapping[str, Any] | None = None
         self.origin = observer.origin()
         self.place: CellPlace | None = None
+        self.memory_kills = 0
+        self._kills_before = 0
         self._record = record
         self._observer = observer
         self._principal = principal
         self._report: RunEnd | None = None
         self._waiters: list[asyncio.Future[None]] = []
+
+    def attend(self, kernel: Kernel) -> None:
+        """Note how many processes of this kernel had been killed before the cell."""
+        self._kills_before = kernel.memory_kills()
+
+    def leave(self, kernel: Kernel) -> None:
+        """Count the processes that were killed since `attend`; none of a kernel that has ended."""
+        self.memory_kills = max(0, kernel.memory_kills() - self._kills_before)
 
     def record(
         self, fields: Mapping[str, Any], size: int, kernel: str | None, queued: float, ran: float | None
@@ -199,7 +212,7 @@ class CellEnd:
         record = self._record
         self.event = record.emit("finished", fields, withhold=True, size=size)
         whose = self.origin, self._principal, record.log.key, record.execution
-        self._report = RunEnd(*whose, kernel, fields["status"], fields["cause"], queued, ran)
+        self._report = RunEnd(*whose, kernel, fields["status"], fields["cause"], queued, ran, self.memory_kills)
         self._observer.ended(self._report)
         return self.event
 

@@ -248,12 +248,23 @@ class Metrics:
         self.deaths = self._choices(
             "cellgate_kernel_deaths_total", "Kernels that died, by cause.", "cause", KERNEL_DEATHS
         )
-        self.kernels_memory = self._gauge("cellgate_kernels_memory_bytes", "Resident memory of all kernels.")
+        self.kernels_memory = self._gauge("cellgate_kernels_memory_bytes", "Memory of all kernels.")
         self.largest_kernel = self._gauge(
-            "cellgate_largest_kernel_memory_bytes", "Resident memory of the kernel that has most."
+            "cellgate_largest_kernel_memory_bytes", "Memory of the kernel that has most."
+        )
+
+        self.memory_kills = self._counter(
+            "cellgate_memory_kills_total",
+            "Processes of cells that were killed at the limit of memory while their kernels went on.",
         )
 
     def _declare_machine(self) -> None:
+        self.machine_memory = self._gauge(
+            "cellgate_machine_memory_bytes", "Memory that the gateway and its kernels may use."
+        )
+        self.available_memory = self._gauge(
+            "cellgate_machine_memory_available_bytes", "Memory that programs may still use."
+        )
         self.record_size = self._gauge("cellgate_record_bytes", "Size of the record's files.")
         self.free_space = self._gauge("cellgate_storage_free_bytes", "Free space on the data folder's disk.")
         self.storage_size = self._gauge("cellgate_storage_bytes", "Size of the data folder's file system.")

@@ -218,7 +218,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
             services.front.metrics,
             settings.data_dir,
             services.storage.journal,
-            services.kernels.pool.processes,
+            services.sessions.meter,
             lanes.bulk,
         ),
         Trimmer(lanes.bulk),

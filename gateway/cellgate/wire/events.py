@@ -19,6 +19,13 @@ from cellgate.wire.words import Cause, Status
 E = TypeVar("E", bound="Event")
 
 ExecutionCount = Annotated[int | None, say("The kernel's prompt number; null if the kernel reported none.")]
+MemoryKills = Annotated[
+    int,
+    say(
+        "How many processes beside the kernel the system killed at the limit of memory while the cell ran, in "
+        "its sandbox or container; absent if none."
+    ),
+]
 MimeBundle = Annotated[
     dict[str, Any],
     say("One representation per MIME type: text as a string, binary data in base64, JSON types as JSON."),
@@ -343,6 +350,7 @@ class Finished(Event, frozen=True, kw_only=True):
         ),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    memory_kills: MemoryKills | UnsetType = UNSET
     timeout: Annotated[
         float | UnsetType, say("Seconds that the cell was given; absent unless `status` is `timeout`.")
     ] = UNSET

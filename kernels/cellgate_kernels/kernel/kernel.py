@@ -32,6 +32,7 @@ from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.launch.folders import EGRESS
 from cellgate_kernels.limits.control_group import ControlGroup
+from cellgate_kernels.limits.memory import MemoryGroup
 from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.protocol.unsent import read_last_words
 
@@ -123,6 +124,7 @@ class Kernel:
         self._tasks = Supervisor(lambda: {"kernel": self.id})
         self._shutdown: asyncio.Task[None] | None = None
         self._sleep: Sleep | None = None
+        self._memory = None if self.process is None else MemoryGroup.of(self.process)
         self._unsent_is_told = False
 
     @property
@@ -154,6 +156,13 @@ class Kernel:
     def process(self) -> int | None:
         """The id of its first process on this machine, if that is known."""
         return self.provisioner.process
+
+    def memory_kills(self) -> int:
+        """Count the processes of its control group that the system killed at the limit of memory so far.
+
+        0 once it has ended, and for a kernel without a control group of its own.
+        """
+        return 0 if self._memory is None else self._memory.kills()
 
     @property
     def dismissed(self) -> bool:
