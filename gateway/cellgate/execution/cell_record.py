@@ -212,7 +212,9 @@ class CellEnd:
         record = self._record
         self.event = record.emit("finished", fields, withhold=True, size=size)
         whose = self.origin, self._principal, record.log.key, record.execution
-        self._report = RunEnd(*whose, kernel, fields["status"], fields["cause"], queued, ran, self.memory_kills)
+        self._report = RunEnd(
+            *whose, kernel, fields["status"], fields["cause"], queued, ran, self.memory_kills
+        )
         self._observer.ended(self._report)
         return self.event
 

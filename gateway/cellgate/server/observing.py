@@ -106,12 +106,7 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        metrics: Metrics,
-        data: Path,
-        record: RecordStore,
-        meter: KernelMeter,
-        lane: Lane,
+        self, metrics: Metrics, data: Path, record: RecordStore, meter: KernelMeter, lane: Lane
     ) -> None:
         self._metrics = metrics
         self._record = record

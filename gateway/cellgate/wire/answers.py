@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from cellgate.wire.base import Value, say
-from cellgate.wire.events import BranchedFrom, ErrorInfo, Event, ExecutionCount, KernelInfo, MemoryKills, Missing, Package
+from cellgate.wire.events import (
+    BranchedFrom,
+    ErrorInfo,
+    Event,
+    ExecutionCount,
+    KernelInfo,
+    MemoryKills,
+    Missing,
+    Package,
+)
 from cellgate.wire.problems import Problem
 
 Next = Annotated[str | None, say("The value of `after` for the next page; null on the last page.")]

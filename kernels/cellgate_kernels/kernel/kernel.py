@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,7 +125,6 @@ class Kernel:
         self._tasks = Supervisor(lambda: {"kernel": self.id})
         self._shutdown: asyncio.Task[None] | None = None
         self._sleep: Sleep | None = None
-        self._memory = None if self.process is None else MemoryGroup.of(self.process)
         self._unsent_is_told = False
 
     @property
@@ -156,6 +156,10 @@ class Kernel:
     def process(self) -> int | None:
         """The id of its first process on this machine, if that is known."""
         return self.provisioner.process
+
+    @cached_property
+    def _memory(self) -> MemoryGroup | None:
+        return None if self.process is None else MemoryGroup.of(self.process)
 
     def memory_kills(self) -> int:
         """Count the processes of its control group that the system killed at the limit of memory so far.

@@ -27,10 +27,7 @@ MOST_PROCESSES = 20_000
 _PARENT, _RESIDENT = 1, 21
 _PAGE = resource.getpagesize()
 _KIB = 1024
-_CHARGE = {
-    1: ("memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.current", "inactive_file"),
-}
+_CHARGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
 """By version of control groups: the file with the charge, and the line of memory.stat about unused files."""
 
 
