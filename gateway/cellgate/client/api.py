@@ -755,8 +755,8 @@ class Gateway(Asynchronous):
 
     An https gateway's certificate must be one that the system trusts, or match `trust`.
 
-    With `principal`, which administrators and auditors may name, sessions are that principal's; with ``*`` the
-    list of `sessions` is everybody's. No session can be created then.
+    With `principal`, which administrators and auditors may name, sessions are that principal's; with ``*``
+    the list of `sessions` is everybody's. No session can be created then.
 
     Without a `url` it is the one in CELLGATE_URL, or http://127.0.0.1:8888, and the token is by default the
     one in CELLGATE_TOKEN. White space around a token is none of it.

@@ -60,8 +60,8 @@ MOST_RESULT = MOST_LINE
 """The longest answer with outputs, in bytes, and the longest file whose length is not told."""
 MOST_FILE = 4096 * MIB
 """The longest file that is read into memory."""
-_SMALL = 64 * 1024
 _SESSIONS = "/v1/sessions"
+_SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
 
 _DIGITS = 18

@@ -1,8 +1,8 @@
 """Connects the reports of all rooms to metrics and traces, and samples values that no room reports.
 
-`Observer` overrides the classes that pool, sessions and executions report to. `Sampler` looks at the kernels'
-memory, the machine's, and the data folder's disk in threads, and at the event loop's lag. Logs are the rooms' own business.
-``assembly`` builds both.
+`Observer` overrides the classes that pool, sessions and executions report to. `Sampler` looks at the memory
+of kernels and machine and at the data folder's disk, in threads, and at the event loop's lag. Logs are the
+rooms' own business. ``assembly`` builds both.
 """
 
 from __future__ import annotations

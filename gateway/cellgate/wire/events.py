@@ -22,8 +22,8 @@ ExecutionCount = Annotated[int | None, say("The kernel's prompt number; null if 
 MemoryKills = Annotated[
     int,
     say(
-        "How many processes beside the kernel the system killed at the limit of memory while the cell ran, in "
-        "its sandbox or container; absent if none."
+        "How many processes beside the kernel, in its sandbox or container, the system killed at the limit "
+        "of memory while the cell ran; absent if none."
     ),
 ]
 MimeBundle = Annotated[

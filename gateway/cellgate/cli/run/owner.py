@@ -21,8 +21,8 @@ class OwnerOption(CommandApp):
     """A command about sessions, by default those of the token's own principal."""
 
     principal = Unicode(
-        help="Whose sessions, if not yours; '*', for lists: everybody's. For administrators, and for auditors "
-        "who only look."
+        help="Whose sessions, if not yours; '*', for lists: everybody's. For administrators, and for "
+        "auditors, who only look."
     ).tag(config=True, metavar="NAME", not_empty=True)
 
     aliases = {"principal": "OwnerOption.principal", **CommandApp.aliases}  # noqa: RUF012
