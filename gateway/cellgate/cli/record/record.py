@@ -1,7 +1,7 @@
 """``cellgate record``: maintenance of a gateway's record, and of the key that signs its exports.
 
-`stats`, `trail`, `clock` and `backup` work while a gateway is running; `compact`, `restore` and `migrate` need
-exclusive access to the folder; a gateway reads the key when it starts. `purge` alone is the gateway's work.
+`stats`, `trail`, `clock` and `backup` work while a gateway is running; `compact`, `restore` and `migrate`
+need exclusive access to the folder; a gateway reads the key when it starts. `purge` is the gateway's work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from cellgate_kernels.base.errors import CellgateError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
 
-    from cellgate.client import Gateway
     from cellgate.record.findings import Finding
     from cellgate.record.store.postgresql.record_connection import RecordAddress
     from cellgate.record.trail import TrailRow
@@ -80,9 +79,9 @@ class RecordApp(BaseApp):
         `migrate --back --record URL` moves it back; no gateway may be running. The copy is checked and
         counted before it counts, and the original is kept under another name.
 
-        `purge --principal NAME` removes all that is recorded of a user, with the files of the user's sessions;
-        those that live end. The gateway of the data folder does it, so it must be serving. On a terminal it
-        asks first. Backups keep what they have.
+        `purge --principal NAME` removes all that is recorded of a user, with the files of the sessions; those
+        that live end. The gateway of the data folder does it, so it must be serving. On a terminal it asks
+        first. Backups keep what they have.
 
         With `--record URL`, or CELLGATE_RECORD, `stats` and `trail` are those of the database.
 
@@ -254,32 +253,34 @@ class RecordApp(BaseApp):
         running = self._running_gateway()
         if running is None:
             raise UsageError(
-                f"no gateway serves with {self.data_path}, and only a gateway purges: start it, or name another"
-                " folder by --data-dir"
+                f"no gateway serves with {self.data_path}, and only a gateway purges: start it, or name"
+                " another folder by --data-dir"
             )
-        from cellgate.client import Gateway, GatewayError  # noqa: PLC0415 - keeps --help quick
+        from cellgate.cli.record.purging import purge, sessions_of  # noqa: PLC0415 - keeps --help quick
+        from cellgate.client import Gateway, GatewayError  # noqa: PLC0415
         from cellgate.client.transport import SYSTEM_TRUST, Trust  # noqa: PLC0415
 
         trust = Trust(certificate=running.certificate) if running.certificate else SYSTEM_TRUST
         gateway = Gateway(running.url, running.token or None, trust=trust, principal=self.principal)
         try:
-            asyncio.run(self._purge_all(gateway))
+            sessions = asyncio.run(sessions_of(gateway))
+            if not sessions:
+                sys.stdout.write(f"Nothing is recorded of {self.principal}\n")
+            elif self._may_purge(sessions):
+                asyncio.run(purge(gateway, sessions, lambda each: sys.stdout.write(f"purged: {each}\n")))
         except GatewayError as error:
             raise UsageError(error.message) from error
 
-    async def _purge_all(self, gateway: Gateway) -> None:
-        from cellgate.cli.record.purging import purge, sessions_of  # noqa: PLC0415 - keeps --help quick
-
-        sessions = await sessions_of(gateway)
-        if not sessions:
-            sys.stdout.write(f"Nothing is recorded of {self.principal}\n")
-            return
-        asked = (
-            f"Remove {len(sessions)} sessions of {self.principal}, with records and files, for good? [y/N] "
-        )
-        if not self.yes and not (sys.stdin.isatty() and input(asked).strip().lower() in {"y", "yes"}):
-            raise UsageError("nothing was removed; --yes removes without asking")
-        await purge(gateway, sessions, lambda session: sys.stdout.write(f"purged: {session}\n"))
+    def _may_purge(self, sessions: list[str]) -> bool:
+        """Return whether the user agrees. Raises UsageError if nobody can be asked, or does not agree."""
+        if self.yes:
+            return True
+        if sys.stdin.isatty():
+            whose = f"{len(sessions)} sessions of {without_controls(self.principal)}"
+            asked = f"Remove {whose}, with their records and files, for good? [y/N] "
+            if input(asked).strip().lower() in {"y", "yes"}:
+                return True
+        raise UsageError("nothing was removed; --yes removes without asking")
 
     def _statistics(self) -> dict[str, int]:
         if self.record:

@@ -36,8 +36,8 @@ class VerifyApp(BaseApp):
     usage = "[FILE.ipynb|BUNDLE.zip|BACKUP]... [options]"
     description = """
         Checks that exported notebooks or bundles, backups of a record, or the record in a data folder or a
-        database, are as they were written, and names the first row or cell that was changed, removed, moved or added. It needs no
-        gateway, but a gateway may be using the record.
+        database, are as they were written, and names the first row or cell that was changed, removed, moved
+        or added. It needs no gateway, but a gateway may be using the record.
 
         Exits with 0 if everything is valid, with 1 if something is not; otherwise with 2 if a file can't be
         checked, and with 3 if one has no seal: notebooks that cellgate run or another program wrote have

@@ -1,4 +1,4 @@
-"""What the gateway of a data folder says of itself, for ``cellgate doctor``. It asks by the folder's token."""
+"""What the gateway of a data folder says of itself, for ``cellgate doctor``; the folder has its token."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         )
 
     def _choose_size(self, backend: Backend) -> None:
-        """Choose how many kernels there may be, unless the operator did; warn of more than there is room for."""
+        """Choose how many kernels there may be, unless the operator did; warn of far too many."""
         from cellgate.server import machine  # noqa: PLC0415
 
         memory = machine.memory(_groups_of(backend))

@@ -1,4 +1,4 @@
-"""How many kernels a machine has memory for: the default of ``--max-kernels``, and a warning above it. Pure."""
+"""How many kernels a machine has memory for: the default of ``--max-kernels``, and a warning. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def too_many(kernels: int, limit: int, memory: int) -> str | None:
         return None
     return (
         f"{kernels} kernels (max_kernels) of {limit / GIB:.3g} GiB each (memory) would use {times:.0f} times"
-        f" the {memory / GIB:.3g} GiB of memory here. Busy ones may then be killed though none is at its limit:"
-        " lower max_kernels or memory, or give users quotas of memory"
+        f" the {memory / GIB:.3g} GiB of memory here. Busy ones may be killed then, though none is at its"
+        " limit: lower max_kernels or memory, or give users quotas of memory"
     )
