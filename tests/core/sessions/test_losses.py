@@ -446,3 +446,17 @@ WITH_ALL = (
 )
 def test_a_loss_in_words(kernel: KernelInfo, text: str) -> None:
     assert describe_loss(kernel) == text
+
+
+def test_a_process_that_is_killed_beside_its_kernel_is_told_once(world: World) -> None:
+    """At the limit of memory, while the kernel goes on: with the cell that ran then, and with no other."""
+    told(world)
+    kernel = world.kernel("s")
+    assert kernel is not None
+    kernel.killed = 5
+    world.ask("s", "ignores", timeout=1.0)
+    world.pass_time(0.5)
+    kernel.killed += 2
+    world.pass_time(60)
+    told(world)
+    assert [end.get("memory_kills") for end in stored(world)] == [None, 2, None]

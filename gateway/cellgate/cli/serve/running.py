@@ -23,7 +23,8 @@ async def judge_running(running: FoundGateway) -> Diagnosis:
             f"process {running.pid} was to serve at {running.url}, and does not answer: {error.message}",
             "If it was not stopped in order, start it again; its log says why it ended",
         )
-    sessions = sum(number for state, number in info.sessions.items() if state not in {"dead", "ended"})
+    live = sum(number for state, number in info.sessions.items() if state not in {"dead", "ended"})
+    sessions = "1 live session" if live == 1 else f"{live} live sessions"
     pool = info.pool
     kernels = f"{pool.get('in_use', 0)} of {pool.get('max_kernels', 0)} kernels in use"
     told = f"{info.version} serves at {running.url} (process {running.pid}), isolation {info.isolation}"
@@ -31,7 +32,7 @@ async def judge_running(running: FoundGateway) -> Diagnosis:
         return Diagnosis(
             SUBJECT,
             Grade.NOTE,
-            f"{told}; {sessions} live sessions, {kernels}, {pool['waiting']} requests wait for one",
+            f"{told}; {sessions}, {kernels}, {pool['waiting']} requests wait for one",
             "Raise max_kernels if memory allows, or shorten idle_timeout",
         )
-    return Diagnosis(SUBJECT, Grade.OK, f"{told}; {sessions} live sessions, {kernels}")
+    return Diagnosis(SUBJECT, Grade.OK, f"{told}; {sessions}, {kernels}")
