@@ -1,4 +1,4 @@
-"""The memory of sessions as their limit counts it, and what is said when a process beside a kernel is killed."""
+"""The memory of sessions as limits count it, and what is said when a process beside a kernel is killed."""
 
 from __future__ import annotations
 
