@@ -64,6 +64,11 @@ class RunObserver:
         """Take note that an end became durable, `seconds` after its commit began, or could not be written."""
 
 
+def _kills(kernel: Kernel) -> int:
+    """Count the processes that the system has killed at the kernel's limit of memory; 0 where nobody knows."""
+    return 0 if kernel.facts.memory is None else kernel.facts.memory.kills()
+
+
 def explain_end(status: Status, timeout: float | None, message: str | None) -> dict[str, Any] | None:
     """Return the error for an end that the kernel could not report itself; None for other ends.
 
@@ -195,11 +200,11 @@ class CellEnd:
 
     def attend(self, kernel: Kernel) -> None:
         """Note how many processes of this kernel had been killed before the cell."""
-        self._kills_before = kernel.memory_kills()
+        self._kills_before = _kills(kernel)
 
     def leave(self, kernel: Kernel) -> None:
         """Count the processes that were killed since `attend`; none of a kernel that has ended."""
-        self.memory_kills = max(0, kernel.memory_kills() - self._kills_before)
+        self.memory_kills = max(0, _kills(kernel) - self._kills_before)
 
     def record(
         self, fields: Mapping[str, Any], size: int, kernel: str | None, queued: float, ran: float | None

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cellgate.replay.service import Replayer
     from cellgate.sessions.exploring import Explorer
     from cellgate.sessions.files import SessionFiles
-    from cellgate.sessions.meter import KernelMeter
     from cellgate.sessions.reader import Archive
     from cellgate.sessions.registry import SessionRegistry
     from cellgate.sessions.terms import SessionTerms
@@ -115,7 +114,6 @@ class Sessions:
     files: SessionFiles
     jobs: Jobs
     replayer: Replayer
-    meter: KernelMeter
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     sandboxes: Sandboxes = field(default_factory=Sandboxes)
 

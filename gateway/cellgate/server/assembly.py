@@ -218,7 +218,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
             services.front.metrics,
             settings.data_dir,
             services.storage.journal,
-            services.sessions.meter,
+            services.sessions.archive.meter,
             lanes.bulk,
         ),
         Trimmer(lanes.bulk),

@@ -79,8 +79,7 @@ def open_sessions(
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)
     exports = _open_exports(settings, storage, spilled, staging if disk is None else None, stack)
-    meter = KernelMeter(pool.processes, lanes.bulk)
-    archive = Archive(journal, manager, exports, lanes.texts, meter)
+    archive = Archive(journal, manager, exports, lanes.texts, KernelMeter(pool.processes, lanes.bulk))
     most = settings.storage.upload_space
     space = UploadSpace(staging, reserve=reserve, most=half_of_disk(staging) if most is None else most)
     files = SessionFiles(journal, manager, lanes, space)
@@ -91,7 +90,6 @@ def open_sessions(
         manager=manager,
         terms=manager.terms,
         archive=archive,
-        meter=meter,
         explorer=Explorer(manager, journal),
         files=files,
         jobs=jobs,

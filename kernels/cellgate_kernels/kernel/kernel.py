@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,7 +64,8 @@ class KernelProfile:
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
-    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``).
+    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``), and the control group
+    that limits its memory, if it has one of its own.
     """
 
     info: Mapping[str, Any]
@@ -73,6 +73,7 @@ class KernelFacts:
     hash_seed: str | None = None
     can_branch: bool = False
     tells_variables: bool = False
+    memory: MemoryGroup | None = None
 
 
 class Forks(Protocol):
@@ -156,17 +157,6 @@ class Kernel:
     def process(self) -> int | None:
         """The id of its first process on this machine, if that is known."""
         return self.provisioner.process
-
-    @cached_property
-    def _memory(self) -> MemoryGroup | None:
-        return None if self.process is None else MemoryGroup.of(self.process)
-
-    def memory_kills(self) -> int:
-        """Count the processes of its control group that the system killed at the limit of memory so far.
-
-        0 once it has ended, and for a kernel without a control group of its own.
-        """
-        return 0 if self._memory is None else self._memory.kills()
 
     @property
     def dismissed(self) -> bool:

@@ -50,9 +50,9 @@ class MemoryGroup:
     version: int
 
     @classmethod
-    def of(cls, process: int) -> MemoryGroup | None:
-        """Return the group of a process; None if it is this process's own or can't be seen."""
-        return cls.of_all([process]).get(process)
+    def of(cls, process: int | None) -> MemoryGroup | None:
+        """Return the group of a process; None if it is this process's own, or nobody knows or sees it."""
+        return None if process is None else cls.of_all([process]).get(process)
 
     @classmethod
     def of_all(cls, processes: Iterable[int], proc: Path = Path("/proc")) -> dict[int, MemoryGroup]:

@@ -212,7 +212,7 @@ class FakeKernel(Kernel):
     of all messages sent to it. `knows`: its replies to requests that are no cells, by type; None: it works on
     the request until an interrupt. A test sets how it is forked: `facts`; `obstacles`, which refuse or are
     overruled; `children` that stay with it; `branch_error`, raised after the workspace was filled. A branch
-    copies the obstacles and the count of cells. `killed`: processes beside it that its limit of memory ended.
+    copies the obstacles and the count of cells.
     """
 
     def __init__(
@@ -251,7 +251,6 @@ class FakeKernel(Kernel):
         self._ended = False
         self._unsent_is_told = False
         self._sleep: Sleep | None = None
-        self.killed = 0
         self.group: ControlGroup | None = None
         self._signer = Signer(KEY)
         self._waiting: deque[Message] = deque()
@@ -259,9 +258,6 @@ class FakeKernel(Kernel):
         self._tasks = Supervisor(lambda: {"kernel": kernel_id})
         self._runner: asyncio.Task[None] | None = None
         self.connection = self._opened(reception)
-
-    def memory_kills(self) -> int:
-        return self.killed
 
     def _opened(self, reception: Reception | None) -> FakeConnection:
         connection = FakeConnection(self._receive, kernel_id=self.id, reception=reception)
