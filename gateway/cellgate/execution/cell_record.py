@@ -65,7 +65,7 @@ class RunObserver:
 
 
 def _kills(kernel: Kernel) -> int:
-    """Count the processes that the system has killed at the kernel's limit of memory; 0 where nobody knows."""
+    """Count the processes that were killed at the kernel's limit of memory; 0 where nobody knows."""
     return 0 if kernel.facts.memory is None else kernel.facts.memory.kills()
 
 

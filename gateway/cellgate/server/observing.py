@@ -102,11 +102,11 @@ class _Sample:
 class Sampler:
     """`start` it with the gateway, `close` it before the loop ends.
 
-    `meter` measures the kernels. `lane`: threads for looking at the machine and at the disk.
+    `meter` measures the kernels; None: nobody does. `lane`: threads for looking at the machine and at the disk.
     """
 
     def __init__(
-        self, metrics: Metrics, data: Path, record: RecordStore, meter: KernelMeter, lane: Lane
+        self, metrics: Metrics, data: Path, record: RecordStore, meter: KernelMeter | None, lane: Lane
     ) -> None:
         self._metrics = metrics
         self._record = record
@@ -127,14 +127,15 @@ class Sampler:
     async def look(self) -> float:
         """Take one sample; return the seconds until the next."""
         try:
-            await self._meter.look()
+            if self._meter is not None:
+                await self._meter.look()
             sample = await self._lane.run(_sample, self._data)
             record = await self._record.disk_bytes()
         except OSError as error:
             logger.debug("Memory and disk can't be looked at for now: %s", in_words(error))
             return SAMPLE_SECONDS
         metrics = self._metrics
-        kernels = [use.memory for use in self._meter.all]
+        kernels = [] if self._meter is None else [use.memory for use in self._meter.all]
         metrics.kernels_memory.set(sum(kernels))
         metrics.largest_kernel.set(max(kernels, default=0))
         metrics.machine_memory.set(sample.memory)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
 from cellgate.wire.base import Value, say
+from cellgate.wire.words import Cause, Status
 
 E = TypeVar("E", bound="Event")
 
@@ -165,6 +166,185 @@ class Queued(Event, frozen=True, kw_only=True):
     store_history: Annotated[
         bool | UnsetType, say("False if a Jupyter client asked not to store history; absent otherwise.")
     ] = UNSET
+    timeout: Annotated[
+        float | UnsetType | None,
+        say("Seconds the cell may run, null for no limit; absent if the session's `cell_timeout` applies."),
+    ] = UNSET
+    cell_id: Annotated[
+        str | UnsetType | None, say("The cell id that a Jupyter client sent; absent if it sent none.")
+    ] = UNSET
+    env: Annotated[
+        list[str] | UnsetType,
+        say("The names of environment variables set for this cell; values are not recorded. Absent if none."),
+    ] = UNSET
+    ran_in: Annotated[
+        str | UnsetType,
+        say(
+            "The branch in which it ran as an alternative, before the session went on as that branch, whose "
+            "record has the events as they happened. Absent otherwise."
+        ),
+    ] = UNSET
+    idempotency: Annotated[
+        list[str] | UnsetType,
+        say("The request's `Idempotency-Key` and the hash of the request; absent without a key."),
+    ] = UNSET
+    waiting_for: Annotated[
+        str | UnsetType,
+        say(
+            "`kernel` in the later events of an execution whose session waits in line for one; absent in the"
+            " first."
+        ),
+    ] = UNSET
+
+
+class Started(Event, frozen=True, kw_only=True):
+    """The kernel has started the cell."""
+
+    type: Literal["started"] = "started"
+    execution_count: ExecutionCount = None
+    code: Annotated[str, say("The cell's source code.")] = ""
+
+
+class Stream(Event, frozen=True, kw_only=True):
+    """The cell wrote text to stdout or stderr."""
+
+    type: Literal["stream"] = "stream"
+    name: Annotated[str, say("The stream that was written to: `stdout` or `stderr`.")] = "stdout"
+    text: Annotated[str, say("The text as it was written, including ANSI codes.")] = ""
+    widget: ShownBy | UnsetType = UNSET
+
+
+class DisplayData(Event, frozen=True, kw_only=True):
+    """The cell displayed an object."""
+
+    type: Literal["display_data"] = "display_data"
+    data: MimeBundle = {}
+    metadata: DisplayMetadata = {}
+    shown_as: DisplayId | UnsetType = field(default=UNSET, name="display_id")
+    widget: ShownBy | UnsetType = UNSET
+
+    @property
+    def display_id(self) -> str | None:
+        """The name of the display, None if it has none."""
+        return None if isinstance(self.shown_as, UnsetType) else self.shown_as
+
+
+class UpdateDisplayData(DisplayData, frozen=True, kw_only=True):
+    """An earlier display got new content."""
+
+    # A subclass so that isinstance finds all displays; only the value of `type` differs.
+    type: Literal["update_display_data"] = "update_display_data"  # type: ignore[assignment]
+
+
+class ExecuteResult(DisplayData, frozen=True, kw_only=True):
+    """The value of the cell's last expression."""
+
+    type: Literal["execute_result"] = "execute_result"  # type: ignore[assignment]
+    execution_count: ExecutionCount = None
+
+
+class ClearOutput(Event, frozen=True, kw_only=True):
+    """The cell's outputs were cleared."""
+
+    type: Literal["clear_output"] = "clear_output"
+    wait: Annotated[bool, say("Whether to keep the outputs until the next one arrives.")] = False
+    widget: ShownBy | UnsetType = UNSET
+
+
+class ErrorRaised(Event, frozen=True, kw_only=True):
+    """The cell raised an exception."""
+
+    type: Literal["error"] = "error"
+    ename: Annotated[str, say("The name of the exception's class.")] = ""
+    evalue: Annotated[str, say("The exception's message.")] = ""
+    traceback: Traceback = []
+    widget: ShownBy | UnsetType = UNSET
+
+
+class InputRequest(Event, frozen=True, kw_only=True):
+    """The cell waits for a line of input."""
+
+    type: Literal["input_request"] = "input_request"
+    prompt: Annotated[str, say("The prompt that the cell shows.")] = ""
+    password: Annotated[bool, say("Whether the typed text should be hidden.")] = False
+
+
+class CommOpened(Event, frozen=True, kw_only=True):
+    """A widget was created. Only comms of widgets are recorded, and only messages that hold a state."""
+
+    type: Literal["comm_open"] = "comm_open"
+    comm_id: CommId = ""
+    target_name: Annotated[str, say("The comm's target, `jupyter.widget`.")] = ""
+    data: CommData = {}
+    buffers: Buffers = []
+
+
+class CommMessage(Event, frozen=True, kw_only=True):
+    """A widget's state changed. `execution` is null if a client changed it outside of a cell."""
+
+    type: Literal["comm_msg"] = "comm_msg"
+    comm_id: CommId = ""
+    data: CommData = {}
+    buffers: Buffers = []
+
+
+class CommClosed(Event, frozen=True, kw_only=True):
+    """A widget was closed."""
+
+    type: Literal["comm_close"] = "comm_close"
+    comm_id: CommId = ""
+
+
+class FileChanged(Event, frozen=True, kw_only=True):
+    """A file was created, changed or deleted in the workspace; `execution` is null if a client did it."""
+
+    type: Literal["file"] = "file"
+    path: Annotated[str, say("The file's path, relative to the workspace.")] = ""
+    size: Annotated[int | None, say("The file's size in bytes; null if it was deleted.")] = None
+    sha256: Annotated[
+        str | None,
+        say("The content's SHA-256 in hexadecimal; null if there was too much to hash or the file is gone."),
+    ] = None
+    action: Annotated[str, say("What happened to the file: `created`, `changed` or `deleted`.")] = "changed"
+
+
+class PackagesChanged(Event, frozen=True, kw_only=True):
+    """Packages of the session were installed or removed."""
+
+    type: Literal["packages"] = "packages"
+    action: Annotated[str, say("What happened to the packages: `installed` or `removed`.")] = "installed"
+    packages: Annotated[list[Package], say("The packages that were installed or removed.")] = []
+
+
+class Finished(Event, frozen=True, kw_only=True):
+    """The execution has ended. The fields are those of a result, without the outputs."""
+
+    type: Literal["finished"] = "finished"
+    status: Annotated[Status, say("`ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")] = ""
+    cause: Annotated[Cause | None, say("The reason as a stable word; null if the status says it all.")] = None
+    execution_count: ExecutionCount = None
+    error: Annotated[
+        ErrorInfo | None,
+        say("The exception that ended the cell, or what the gateway reports instead; null if there is none."),
+    ] = None
+    started_at: Annotated[str | None, say("When the kernel started the cell; null if it never did.")] = None
+    finished_at: Annotated[str | None, say("When the execution ended, RFC 3339 in UTC.")] = None
+    duration_ms: Annotated[
+        float | None,
+        say(
+            "Milliseconds from sending the cell to the kernel until its end; null if the gateway stopped "
+            "before."
+        ),
+    ] = None
+    queue_ms: Annotated[
+        float | None,
+        say(
+            "Milliseconds from the request until the cell was sent to the kernel; null if the gateway "
+            "stopped before the end."
+        ),
+    ] = None
+    truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    memory_kills: MemoryKills | UnsetType = UNSET
     timeout: Annotated[float | UnsetType, say("Seconds it had; absent unless `status` is `timeout`.")] = UNSET
     sent: Annotated[
         bool | UnsetType, say("Whether a kernel was asked to run the cell; absent unless `status` is `died`.")

@@ -64,8 +64,8 @@ class KernelProfile:
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
-    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``), and the control group
-    that limits its memory, if it has one of its own.
+    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``); the control group of
+    its `memory`, if it has one of its own.
     """
 
     info: Mapping[str, Any]
