@@ -102,7 +102,7 @@ class _Sample:
 class Sampler:
     """`start` it with the gateway, `close` it before the loop ends.
 
-    `meter` measures the kernels; None: nobody does. `lane`: threads for looking at the machine and at the disk.
+    `meter` measures the kernels, if anybody does. `lane`: threads for looking at the machine and at the disk.
     """
 
     def __init__(
