@@ -334,7 +334,7 @@ def test_a_resumed_session_makes_them_again(gateway: GatewayProcess, auto: str) 
 def test_a_branch_after_a_checkpoint_leaves_a_record_that_is_valid(
     gateway: GatewayProcess, session: str
 ) -> None:
-    """While both live: a use that is no cell is in no row, so the session's own row does not have it either."""
+    """While both live: a use that is no cell is in no row, so the row of the session lacks it, too."""
     text(gateway, session, "1")
     kept(gateway, session)
     branch = gateway.post(f"/v1/sessions/{session}/branch", {})
