@@ -769,6 +769,9 @@ class Gateway(Asynchronous):
 
     An https gateway's certificate must be one that the system trusts, or match `trust`.
 
+    With `principal`, which administrators and auditors may name, sessions are that principal's; with ``*``
+    the list of `sessions` is everybody's. No session can be created then.
+
     Without a `url` it is the one in CELLGATE_URL, or http://127.0.0.1:8888, and the token is by default the
     one in CELLGATE_TOKEN. White space around a token is none of it.
     """
@@ -782,12 +785,13 @@ class Gateway(Asynchronous):
         *,
         attempts: int = 3,
         trust: Trust = SYSTEM_TRUST,
+        principal: str | None = None,
     ) -> None:
         if url is None:
             # Not with an address of the program's own: the token in the environment may be for another one.
             token = token or os.environ.get("CELLGATE_TOKEN")
             url = os.environ.get("CELLGATE_URL") or "http://127.0.0.1:8888"
-        self._calls = Calls(Server(url, token and token.strip(), trust), attempts)
+        self._calls = Calls(Server(url, token and token.strip(), trust, principal), attempts)
 
     @classmethod
     def sync(
@@ -797,12 +801,13 @@ class Gateway(Asynchronous):
         *,
         attempts: int = 3,
         trust: Trust = SYSTEM_TRUST,
+        principal: str | None = None,
     ) -> SyncGateway:
         """Return a gateway whose methods block, for code without ``await``.
 
         `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too.
         """
-        made: SyncGateway = super().sync(url, token, attempts=attempts, trust=trust)
+        made: SyncGateway = super().sync(url, token, attempts=attempts, trust=trust, principal=principal)
         return made
 
     async def __aenter__(self) -> Self:

@@ -252,6 +252,7 @@ class ExecutionRun:
         """Bind the cell to its kernel: watch for its exit, and start the deadline."""
         self._kernel = kernel
         self.ran_on = kernel.id
+        self.end.attend(kernel)
         kernel.exited.add_done_callback(self._wake)
         self.deadline.start(ran=ran)
 
@@ -282,6 +283,7 @@ class ExecutionRun:
         if self._resumed is not None:
             self._resumed.end_backlog()
         if self._kernel is not None:
+            self.end.leave(self._kernel)
             self._kernel.exited.remove_done_callback(self._wake)
             self._kernel = None
 
@@ -472,6 +474,8 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
         told["timeout"] = timeout
     if outcome.status is Status.DIED:
         told["sent"] = run.was_sent
+    if run.end.memory_kills:
+        told["memory_kills"] = run.end.memory_kills
     return {
         "status": outcome.status,
         "cause": outcome.cause,

@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from cellgate.wire.base import Value, say
-from cellgate.wire.events import BranchedFrom, ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
+from cellgate.wire.events import (
+    BranchedFrom,
+    ErrorInfo,
+    Event,
+    ExecutionCount,
+    KernelInfo,
+    MemoryKills,
+    Missing,
+    Package,
+)
 from cellgate.wire.problems import Problem
 
 Next = Annotated[str | None, say("The value of `after` for the next page; null on the last page.")]
@@ -135,8 +144,9 @@ class SessionModel(Value, frozen=True, kw_only=True):
     memory: Annotated[
         int | UnsetType,
         say(
-            "Bytes of memory that its kernel and the programs beside it use now, with those of the sessions "
-            "in `shares_sandbox_with`; absent unless `usage` is asked for, and where unknown."
+            "Bytes of memory that its kernel and the programs beside it use now, as its limit counts them, "
+            "with those of the sessions in `shares_sandbox_with`; absent unless `usage` is asked for, and "
+            "where unknown."
         ),
     ] = UNSET
     cpu: Annotated[
@@ -291,6 +301,7 @@ class Result(Value, frozen=True, kw_only=True):
         say("Milliseconds from the request until the cell was sent to the kernel; null before the end."),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    memory_kills: MemoryKills | UnsetType = UNSET
     kernel: KernelInfo = KernelInfo()
     outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []
     stdout: str = ""
