@@ -155,7 +155,7 @@ class UserKeeper:
         """Return the users whose names come after this one, and whether there are more."""
         asker.check_administers()
         try:
-            found = await self._read(UserStore.users)
+            found = await self._read(lambda store: store.users())
         except NotFound:
             found = []  # nobody has been added yet
         later = [user for user in found if user.name > after]

@@ -69,5 +69,8 @@ class TokenHandler(AboutUsers):
         needs=Permission.USERS,
     )
     async def delete(self, user: str, token: str) -> None:
+        if token == self.login.id and (stream := self.client_stream) is not None:
+            # Else the connection would be closed before the answer, as all that the token has opened.
+            stream.login = None
         await self.keeper.revoke_token(self.asker, self.meant(user), token)
         self.set_status(204)
