@@ -48,7 +48,7 @@ class Users(Asynchronous):
             pages.turn(page.next)
 
     async def get(self, user: str = ME) -> UserModel:
-        """Return a user."""
+        """Return the user of this name."""
         return decode(await self._calls.call("GET", _path(user)), UserModel)
 
     async def add(self, name: str, *, role: RoleName = "user") -> UserModel:
@@ -109,7 +109,7 @@ class Users(Asynchronous):
         return decode(await self._calls.call("PUT", path, {"value": value}), SecretModel)
 
     async def remove_secret(self, name: str, user: str = ME) -> None:
-        """Remove a user's secret."""
+        """Remove a secret of the user."""
         await self._calls.call("DELETE", _path(user, "secrets", name))
 
 

@@ -146,7 +146,7 @@ class UserKeeper:
         self._lane = Lane("users", 1)
 
     def close(self) -> None:
-        """Release the thread."""
+        """Release the thread of all reading and changing."""
         self._lane.close()
 
     # Users
@@ -162,7 +162,7 @@ class UserKeeper:
         return later[:limit], len(later) > limit
 
     async def user(self, asker: Asker, name: str) -> User:
-        """Return one user."""
+        """Return the user of this name."""
         asker.check_concerned(name)
         return await self._read(lambda store: _user(store, name))
 

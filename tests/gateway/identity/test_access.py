@@ -39,7 +39,8 @@ class Row:
     """A route and its method: what it needs, what to send, and what its answer is to whom may ask.
 
     `of`: `session` is about a session of somebody, `everybody` is the same for all who may ask, `own` is
-    about what the sender has, `users` is for administrators alone. `makes`: it would make a session of the sender's own with the same key.
+    about what the sender has, `users` is for administrators alone. `makes`: it would make a session of the
+    sender's own with the same key.
     """
 
     method: str
