@@ -45,6 +45,7 @@ from cellgate.client.files import Files
 from cellgate.client.other_names import no_attribute
 from cellgate.client.sync import SyncGateway, SyncSession
 from cellgate.client.transport import MOST_RESULT, SYSTEM_TRUST, Server, Trust, lines
+from cellgate.client.users import Users
 from cellgate.client.values import (
     BlocksResult,
     EventLines,
@@ -834,6 +835,11 @@ class Gateway(Asynchronous):
     async def me(self) -> Me:
         """Return whose token this is, what it permits, and how much of their quotas its owner uses."""
         return decode(await self._calls.call("GET", "/v1/me"), Me)
+
+    @property
+    def users(self) -> Users:
+        """The gateway's users, their tokens and secrets; for administrators, or about oneself."""
+        return Users(self._calls)
 
     async def console_url(self) -> ConsoleUrl:
         """Return where a browser is signed in to the console as this token's user: once, within a minute."""

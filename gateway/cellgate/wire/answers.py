@@ -708,7 +708,7 @@ class Me(Value, frozen=True, kw_only=True):
     principal: str
     role: Annotated[str, say("`user`, `admin` or `auditor`.")]
     scopes: Annotated[
-        list[str], say("What role and token permit: `run`, `read`, `files`, `packages`, `metrics`.")
+        list[str], say("What role and token permit: `run`, `read`, `files`, `packages`, `metrics`, `users`.")
     ]
     quotas: dict[str, QuotaUse]
 
@@ -726,6 +726,62 @@ class UsagePage(Value, frozen=True, kw_only=True):
 
     principals: list[PrincipalUse]
     next: Next = None
+
+
+class UserModel(Value, frozen=True, kw_only=True):
+    """A user."""
+
+    name: str
+    role: Annotated[str, say("`user`, `admin` or `auditor`.")]
+    state: Annotated[str, say("`active` or `disabled`.")]
+    created_at: str
+
+
+class UserPage(Value, frozen=True, kw_only=True):
+    """A page of users, by name."""
+
+    users: list[UserModel]
+    next: Next = None
+
+
+class TokenModel(Value, frozen=True, kw_only=True):
+    """A token of a user, without its text."""
+
+    id: str
+    user: str
+    scopes: Annotated[str | None, say("Its scopes, with commas between; null: all that the role may.")]
+    sessions: Annotated[
+        str | None, say("The one session that it is for, or how their keys begin, with a `*`; null: all.")
+    ]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NewToken(TokenModel, frozen=True, kw_only=True):
+    """A token that has just been made."""
+
+    token: Annotated[str, say("The token itself. It is shown only now: a digest of it is kept.")]
+
+
+class TokenPage(Value, frozen=True, kw_only=True):
+    """A page of a user's tokens, oldest first."""
+
+    tokens: list[TokenModel]
+    next: Next = None
+
+
+class SecretModel(Value, frozen=True, kw_only=True):
+    """A secret of a user, without its value."""
+
+    name: str
+    set_at: str
+
+
+class SecretList(Value, frozen=True, kw_only=True):
+    """All secrets of a user, by name."""
+
+    secrets: list[SecretModel]
 
 
 class NodeModel(Value, frozen=True, kw_only=True):
