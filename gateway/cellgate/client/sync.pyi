@@ -32,7 +32,7 @@ from cellgate.wire.answers import (
     VariableList,
 )
 from cellgate.wire.events import Event, Package
-from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
 from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect, RoleName
 
 class SyncGateway:
@@ -400,6 +400,18 @@ class SyncSession:
     def model(self, *, usage: bool = False) -> SessionModel:
         """Return the gateway's model of it; with `usage` it has `memory`, `cpu` and `executions`."""
 
+    def change(
+        self,
+        *,
+        title: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limits: TimesKeywords | None = None,
+    ) -> SessionModel:
+        """Change its title, its metadata as a whole, or the times of its limits, while it is live.
+
+        `title`: of any letters; empty: none any more. What is not given stays.
+        """
+
     def interrupt(self) -> None:
         """Interrupt the running cell, as Ctrl-C would."""
 
@@ -678,7 +690,7 @@ class SyncUsers:
         """Yield all users, by name."""
 
     def get(self, user: str = ME) -> UserModel:
-        """Return a user."""
+        """Return the user of this name."""
 
     def add(self, name: str, *, role: RoleName = "user") -> UserModel:
         """Add a user, who needs a token to do anything: `create_token`."""
@@ -718,4 +730,4 @@ class SyncUsers:
         """Set a user's secret, which sessions that name it have as a variable."""
 
     def remove_secret(self, name: str, user: str = ME) -> None:
-        """Remove a user's secret."""
+        """Remove a secret of the user."""

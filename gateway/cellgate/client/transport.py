@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 from collections.abc import (
     AsyncGenerator,
@@ -30,7 +29,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpcore2
@@ -38,6 +37,7 @@ import msgspec
 
 from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
 from cellgate.client.owners import Owners, session_in
+from cellgate.client.silence import socket_options
 from cellgate.wire.events import Obstacle
 from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.resources import MIB
@@ -64,15 +64,6 @@ MOST_FILE = 4096 * MIB
 _SESSIONS = "/v1/sessions"
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
-SILENCE: Final = 15
-"""Seconds after which a machine that acknowledges nothing is gone, and the connection with it."""
-_PROBES: Final = (
-    ("TCP_KEEPIDLE", 5),
-    ("TCP_KEEPALIVE", 5),  # the same in macOS
-    ("TCP_KEEPINTVL", 5),
-    ("TCP_KEEPCNT", 2),
-)
-"""TCP's options, as far as the system has them, by which a silent machine is asked whether it is there."""
 
 _DIGITS = 18
 """Of a length that can be true."""
@@ -442,7 +433,7 @@ class Server:
             origin,
             ssl_context=self._tls,
             network_backend=backend,
-            socket_options=_socket_options(is_small=is_small),
+            socket_options=socket_options(is_small=is_small),
         )
         stack.push_async_callback(connection.aclose)
         url = httpcore2.URL(
@@ -474,20 +465,6 @@ class Server:
 def without_version(url: str) -> str:
     """Return a gateway's URL or path without a final slash and ``/v1``, which each call adds."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _socket_options(*, is_small: bool) -> list[tuple[int, int, int]]:
-    """Return the options by which a machine that died without a word is noticed within `SILENCE` seconds.
-
-    `is_small`: whether the gateway's system takes the request at once. A limit for what is not acknowledged
-    would also end an upload that a gateway only reads slowly, so that has none.
-    """
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    limits = (*_PROBES, ("TCP_USER_TIMEOUT", SILENCE * 1000)) if is_small else _PROBES
-    for name, value in limits:
-        if (option := getattr(socket, name, None)) is not None:
-            options.append((socket.IPPROTO_TCP, option, value))
-    return options
 
 
 def _ignore() -> None:

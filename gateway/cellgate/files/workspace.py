@@ -31,8 +31,8 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from cellgate.errors import storage
-from cellgate.files.copying import copy_tree, data_bytes
-from cellgate.files.data import Stop
+from cellgate.files import keeping
+from cellgate.files.copying import copy_tree
 from cellgate.files.folder_users import FolderUsers
 from cellgate.files.owed import OWED, all_owed, owe, owed_folder
 from cellgate.files.snapshots import Snapshots, is_unfinished
@@ -43,7 +43,6 @@ from cellgate_kernels.base.errors import CellgateError, in_words
 from cellgate_kernels.base.leftovers import Leftovers, is_leftover
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.launch.folders import patiently
-from cellgate_kernels.walls.set_id import DEEPEST, MOST, clear_set_ids
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +50,6 @@ KEPT = "session-"
 ORPHANS = "orphans"
 COPY = ".copy"
 """Suffix of a copy that is not complete."""
-GROWTH = 64 * 1024 * 1024
-"""Bytes by which shared files may grow, beyond twice their size, while they are copied."""
 SNAPSHOTS = ".snapshots"
 """Suffix of the folder with the files of a session's checkpoints."""
 MOVED = ".moved"
@@ -237,7 +234,7 @@ class KeptFolder:
                     await self._keep(source)
                 elif alone:
                     with storage("The session's files can't be copied"):
-                        await self._work(_keep_copy, source, self._copy, self.path, self._patience.is_over)
+                        await self._keep_copy(source)
         except (CellgateError, OSError):
             with storage("The session's files can't be marked"):
                 await asyncio.to_thread(owe, self._owed, source)
@@ -247,12 +244,12 @@ class KeptFolder:
     async def _keep(self, source: Path) -> None:
         with storage(_MOVED):
             try:
-                await self._work(_keep, source, self.path)
+                await self._work(keeping.keep, source, self.path)
             except OSError as error:
                 waits = error.errno in trees.NO_OPEN_FILES
-                if waits and await self._work(_keep_for_later, source, self._later):
+                if waits and await self._work(keeping.keep_for_later, source, self._later):
                     return
-                place = await self._work(_set_aside, source, self._root / ORPHANS)
+                place = await self._work(keeping.set_aside, source, self._root / ORPHANS)
                 why = in_words(error)
                 logger.error("Files of %s could not be kept (%s); they are in %s", self.path.name, why, place)
                 raise
@@ -287,6 +284,9 @@ class KeptFolder:
             if source != self._moved:
                 await self._work(trees.rename, source, self._moved)
 
+    async def _keep_copy(self, source: Path) -> None:
+        await self._work(keeping.keep_copy, source, self._copy, self.path, self._patience.is_over)
+
     async def is_there(self) -> bool:
         """Return whether there is a folder with the session's files, even an empty one."""
         with storage("The session's files can't be looked at"):
@@ -305,10 +305,10 @@ class KeptFolder:
         _, found = await self._restore(target)
         return RestoredFiles(found, alone)
 
-    async def _restore(self, target: Path) -> tuple[Path | None, bool]:
+    async def restore_all(self, target: Path) -> tuple[Path | None, bool]:
         with storage(_MOVED):
             return await self._work(
-                _restore_unless_owed, self._owed, self.path, (self._moved, self._later), target
+                keeping.restore_unless_owed, self._owed, self.path, (self._moved, self._later), target
             )
 
     async def copy(self, source: Path, target: Path, most_bytes: int) -> None:
@@ -322,7 +322,7 @@ class KeptFolder:
         The copy is complete or not there. A missing folder is no error.
         """
         with storage("The session's files can't be copied"):
-            await self._work(_keep_copy, source, self._copy, self.path, self._patience.is_over)
+            await self._keep_copy(source)
 
     async def remove(self, source: Path | None = None) -> None:
         """Remove the kept files and, if given, an ended kernel's folder; failures are retried later.
@@ -473,7 +473,7 @@ class WorkspaceStore:
         if (kept := name.removesuffix(LATER)) != name and kept in known:
             await self.of(kept).keep(folder)
         with storage("A folder of nobody can't be set aside"):
-            place = await asyncio.to_thread(_set_aside, folder, self._root / ORPHANS)
+            place = await asyncio.to_thread(keeping.set_aside, folder, self._root / ORPHANS)
         if place is not None:
             logger.warning("The folder %s belongs to no recorded session; it is now %s", name, place)
 
@@ -491,7 +491,7 @@ class WorkspaceStore:
                 all_kept &= await self._rescue(folder / name, left[name], used=name in living)
             elif name.endswith(BRANCHES) and not folder.parent.name.endswith(BRANCHES):
                 all_kept &= await self._rescue_branches(folder / name, left, living)
-                await asyncio.to_thread(_remove_empty, folder / name)
+                await asyncio.to_thread(keeping.remove_empty, folder / name)
             all_kept &= name not in living
         return all_kept
 
@@ -510,104 +510,5 @@ class WorkspaceStore:
         return all_kept
 
 
-def _keep(source: Path, kept: Path) -> None:
-    if _remove_empty(source):
-        return
-    # A kernel must leave no set-id program, neither here nor in an export.
-    clear_set_ids(source)
-    try:
-        trees.rename(source, kept)
-    except OSError:
-        if not trees.is_folder(kept):
-            raise
-        # An earlier attempt to keep it failed half way.
-        trees.move_entries(source, kept)
-
-
-def _keep_copy(source: Path, draft: Path, kept: Path, stop: Stop) -> None:
-    if not trees.is_folder(source):
-        return
-    # Remains of a gateway that ended while it copied.
-    trees.remove(draft)
-    draft.mkdir(mode=0o700)
-    try:
-        # Others still use the folder: however they exchange its files, the copy stays about as small.
-        most_bytes = 2 * data_bytes(source, deepest=DEEPEST, most=MOST, stop=stop) + GROWTH
-        copy_tree(source, draft, most_bytes, deepest=DEEPEST, most=MOST, stop=stop)
-        if not trees.is_folder(kept):
-            _keep(draft, kept)
-            return
-        # A gateway that ended just then had made the copy, or the session got newer files meanwhile.
-        for entry in draft.iterdir():
-            if not os.path.lexists(kept / entry.name):
-                trees.rename(entry, kept / entry.name)
-        trees.remove(draft)
-    except BaseException:
-        trees.remove(draft)
-        raise
-
-
 def _united(left: Mapping[str, Sequence[str]], owed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {name: [*dict.fromkeys([*left.get(name, ()), *owed.get(name, ())])] for name in {**left, **owed}}
-
-
-def _keep_for_later(source: Path, later: Path) -> bool:
-    """Move a folder to an unused name without looking inside; return whether it did. Opens no file."""
-    if later.exists():
-        return False
-    trees.rename(source, later)
-    return True
-
-
-def _remove_empty(folder: Path) -> bool:
-    """Remove an empty folder; return whether the path is free now. Opens no file.
-
-    Code without isolation may have replaced its folder by a link, which is removed too.
-    """
-    try:
-        folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except NotADirectoryError:
-        folder.unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True
-
-
-def _restore_unless_owed(
-    owed: Path, kept: Path, others: Sequence[Path], target: Path
-) -> tuple[Path | None, bool]:
-    """Return the folder with owed files, if there is one; else whether there were files to restore.
-
-    Both in one thread, because every session that starts waits for it.
-    """
-    folder = owed_folder(owed)
-    return folder, folder is None and _restore(kept, others, target)
-
-
-def _restore(kept: Path, others: Sequence[Path], target: Path) -> bool:
-    for other in others:
-        _keep(other, kept)
-    if not trees.is_folder(kept):
-        return False
-    try:
-        trees.move_entries(kept, target)
-    except OSError:
-        trees.move_entries(target, kept)
-        raise
-    kept.rmdir()
-    return True
-
-
-def _set_aside(folder: Path, orphans: Path) -> Path | None:
-    """Move a folder to the orphans and return its new path; an empty one is removed instead.
-
-    Opens no file, because it is called when no more files can be opened.
-    """
-    if _remove_empty(folder):
-        return None
-    orphans.mkdir(mode=0o700, exist_ok=True)
-    place = orphans / f"{folder.name}-{secrets.token_hex(4)}"
-    trees.rename(folder, place)
-    return place

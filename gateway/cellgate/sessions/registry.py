@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cellgate.errors import CannotShare, Conflict, Forbidden, NotFound
-from cellgate.execution.checks import check_metadata, check_session_key, check_title
+from cellgate.execution.checks import check_session_key
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
@@ -30,7 +30,7 @@ from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.agreement import check_agreement
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.keys import SessionKeys
-from cellgate.sessions.model import AUTO, TITLE
+from cellgate.sessions.model import AUTO
 from cellgate.sessions.opener import BranchTerms, SessionOpener
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.parts import SharedParts
@@ -40,7 +40,7 @@ from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.terms import SessionPlan, SessionTerms
-from cellgate.wire.models import SessionBody, SessionChangeBody
+from cellgate.wire.models import SessionBody
 from cellgate.wire.owner import new_id
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
@@ -266,27 +266,6 @@ class SessionRegistry:
             )
         self.opener.workspaces.add(row)
         return row
-
-    def change(self, principal: str, key: str, body: SessionChangeBody) -> Session:
-        """Change a live session's title, metadata and times as the body says, and record that if it differs.
-
-        Raises NotFound, InvalidInput, Conflict for a session without a kernel, and StorageError.
-        """
-        session = self.live(principal, check_session_key(key))
-        check_metadata(body.metadata)
-        metadata = session.row.metadata if body.metadata is None else body.metadata
-        if body.title is not None:
-            title = check_title(body.title)
-            rest = {name: value for name, value in (metadata or {}).items() if name != TITLE}
-            metadata = {**rest, TITLE: title} if title else rest
-            check_metadata(metadata)
-        limits = self.terms.changed_limits(principal, session.limits, body.limits)
-        if (metadata, limits) == (session.row.metadata, session.limits):
-            return session
-        if session.kernel is None or session.ending:
-            raise Conflict(f"Session {key!r} has no kernel now; change it once it has one")
-        session.record.revise(metadata, limits, session.kernel)
-        return session
 
     async def branch(
         self,

@@ -10,7 +10,8 @@ from typing import Any
 import httpcore2
 import pytest
 
-from cellgate.client.transport import SILENCE, RequestBody, Server
+from cellgate.client.silence import SILENCE
+from cellgate.client.transport import RequestBody, Server
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 NAMES = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import ShuttingDown
-from cellgate.files import workspace
+from cellgate.files import keeping
 from cellgate.files.owed import owe, owed_folder
 from cellgate.files.workspace import ORPHANS, WorkspaceStore
 from cellgate_kernels.base.branching import BRANCHES
@@ -98,7 +98,7 @@ async def test_a_folder_that_can_not_be_processed_is_nobody_elses_loss(
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "data").write_text(name)
-    keep = workspace._keep
+    keep = keeping.keep
 
     def refuse(source: Path, kept: Path) -> None:
         if source.name.startswith("refused"):
@@ -108,8 +108,8 @@ async def test_a_folder_that_can_not_be_processed_is_nobody_elses_loss(
     def refuse_too(folder: Path, orphans: Path) -> None:
         raise OSError(errno.EIO, "the disk does not answer")
 
-    monkeypatch.setattr(workspace, "_keep", refuse)
-    monkeypatch.setattr(workspace, "_set_aside", refuse_too)
+    monkeypatch.setattr(keeping, "keep", refuse)
+    monkeypatch.setattr(keeping, "set_aside", refuse_too)
     (tmp_path / "nobody's").mkdir()
     left = {name: [f"session-{name}"] for name in names}
     await WorkspaceStore(tmp_path).tidy([], left, [])

@@ -10,6 +10,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
 from cellgate.identity.principal import Permission
+from cellgate.sessions.changing import change_session
 from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
 from cellgate.wire.base import Query
@@ -127,7 +128,9 @@ class SessionHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def patch(self, key: str) -> None:
-        session = self.services.sessions.manager.change(self.owner, key, await self.body(SessionChangeBody))
+        sessions = self.services.sessions
+        session = sessions.manager.live(self.owner, check_session_key(key))
+        change_session(session, sessions.terms, await self.body(SessionChangeBody))
         await session.log.commit()
         self.answer(within(self.login.reach, session.to_wire()))
 

@@ -1,0 +1,34 @@
+"""Changes a live session as its user asks: title, metadata and times. The new values are in the record.
+
+``http.v1.sessions`` takes the request; ``terms`` has the ceilings.
+"""
+
+from __future__ import annotations
+
+from cellgate.errors import Conflict
+from cellgate.execution.checks import check_metadata, check_title
+from cellgate.sessions.model import TITLE
+from cellgate.sessions.session import Session
+from cellgate.sessions.terms import SessionTerms
+from cellgate.wire.models import SessionChangeBody
+
+
+def change_session(session: Session, terms: SessionTerms, body: SessionChangeBody) -> None:
+    """Change a live session as the body says, and record that if anything differs.
+
+    Raises InvalidInput, Conflict for a session without a kernel, and StorageError.
+    """
+    row = session.row
+    check_metadata(body.metadata)
+    metadata = row.metadata if body.metadata is None else body.metadata
+    if body.title is not None:
+        title = check_title(body.title)
+        rest = {name: value for name, value in (metadata or {}).items() if name != TITLE}
+        metadata = {**rest, TITLE: title} if title else rest
+        check_metadata(metadata)
+    limits = terms.changed_limits(row.principal, session.limits, body.limits)
+    if (metadata, limits) == (row.metadata, session.limits):
+        return
+    if session.kernel is None or session.ending:
+        raise Conflict(f"Session {row.key!r} has no kernel now; change it once it has one")
+    session.record.revise(metadata, limits, session.kernel)
