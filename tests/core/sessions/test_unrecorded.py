@@ -73,9 +73,9 @@ class Crash:
 
     def recover(self) -> FakeKernel:
         """The next gateway finds the record that was kept, and adopts the kernel with its spool."""
-        session = self.before.live("s")
-        assert session is not None
-        kernel_id = str(session.row.environment["kernel_id"])
+        kernel = self.before.kernel("s")
+        assert kernel is not None
+        kernel_id = kernel.id
         spool = list(self.spool)
         self.before.run(self.before.close())
         self.after = self._world("after")
@@ -246,19 +246,20 @@ def test_a_cell_without_a_key_is_recorded_and_the_next_one_has_its_number(crash:
 def test_cells_of_a_jupyter_client_are_recorded_in_order_and_none_twice(crash: Crash) -> None:
     session = crash.before.live("s")
     assert session is not None
+    crash.before.do(crash.before.connect, session, "c")
+    client = crash.before.clients["s", "c"]
 
     def send(*codes: str) -> list[str]:
         found = []
         for code in codes:
             content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
-            message = new_message(Channel.SHELL, "execute_request", content, session="of a client")
-            crash.before.do(session.door.send, crash.before.clients["s", "c"], received(message))
+            message = new_message(Channel.SHELL, "execute_request", content, session=client.session_id)
+            crash.before.do(session.door.send, client, received(message))
             crash.before.pass_time(0.01)
             found.append(message.header.msg_id)
         crash.before.pass_time(1)
         return found
 
-    crash.before.do(crash.before.connect, session, "c")
     [known] = send("known")
     crash.keep()
     lost = send("one", "two", "waits")
@@ -290,8 +291,9 @@ def test_code_of_the_gateway_itself_is_no_cell(crash: Crash) -> None:
     kernel = crash.before.kernel("s")
     assert kernel is not None
     content = {"code": setting([("A", "waits")]), "silent": True, "store_history": False}
-    crash.before.do(lambda: kernel.connection.ask(Channel.SHELL, "execute_request", content))
+    asked = crash.before.do(lambda: kernel.connection.ask(Channel.SHELL, "execute_request", content))
     crash.before.pass_time(1)
+    crash.before.do(asked.cancel)
     adopted = crash.recover()
     assert crash.recorded() == {}
     assert adopted.requests == ["interrupt_request"]
