@@ -470,12 +470,12 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
         # A cell may have shown an error before its kernel died; the error did not end it.
         error = explain_end(outcome.status, timeout, run.message) or error
     told: dict[str, Any] = {}
+    if run.end.memory_kills:
+        told["memory_kills"] = run.end.memory_kills
     if outcome.status is Status.TIMEOUT:
         told["timeout"] = timeout
     if outcome.status is Status.DIED:
         told["sent"] = run.was_sent
-    if run.end.memory_kills:
-        told["memory_kills"] = run.end.memory_kills
     return {
         "status": outcome.status,
         "cause": outcome.cause,

@@ -84,7 +84,7 @@ async def adopt(
         stored.hash_seed,
         can_branch=stored.can_branch,
         tells_variables=stored.tells_variables,
-        memory=MemoryGroup.of(manager.provisioner.process),
+        memory=MemoryGroup.of(provisioner.process),
     )
     packages = None if stored.packages is None else Path(stored.packages)
     kernel = Kernel(profile, facts, manager, connection, workspace, forks, packages, workshop.store)

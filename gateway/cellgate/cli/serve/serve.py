@@ -276,7 +276,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         memory = machine.memory(_groups_of(backend))
         if not is_given(self, "max_kernels"):
             self.set_trait("max_kernels", kernels_for(memory))
-        limit = read(ResourceLimits, self).memory
+        limit = min(read(ResourceLimits, self).memory, memory)
         if (warning := too_many(self.trait_values()["max_kernels"], limit, memory)) is not None:
             logger.warning("%s", warning)
 
