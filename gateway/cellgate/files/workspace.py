@@ -305,7 +305,7 @@ class KeptFolder:
         _, found = await self._restore(target)
         return RestoredFiles(found, alone)
 
-    async def restore_all(self, target: Path) -> tuple[Path | None, bool]:
+    async def _restore(self, target: Path) -> tuple[Path | None, bool]:
         with storage(_MOVED):
             return await self._work(
                 keeping.restore_unless_owed, self._owed, self.path, (self._moved, self._later), target
