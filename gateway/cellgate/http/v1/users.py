@@ -68,7 +68,7 @@ class UsersHandler(AboutUsers):
         )
 
     @operation(
-        "add_user",
+        "create_user",
         "Add a user",
         Answer(201, "The user, who can do nothing without a token.", {JSON: UserModel}),
         description="For administrators. One of another role than `user` is added by a token without limits.",
@@ -114,7 +114,7 @@ class UserHandler(AboutUsers):
         self.answer(user_model(changed))
 
     @operation(
-        "remove_user",
+        "delete_user",
         "Remove a user",
         Answer(204, "The user's tokens and secrets are gone, too, and their sessions end."),
         description="For administrators, about others. Records and files stay under the name: don't give it"
