@@ -678,7 +678,7 @@ class SyncUsers:
         """Yield all users, by name."""
 
     def get(self, user: str = ME) -> UserModel:
-        """Return a user."""
+        """Return the user of this name."""
 
     def add(self, name: str, *, role: RoleName = "user") -> UserModel:
         """Add a user, who needs a token to do anything: `create_token`."""
@@ -718,4 +718,4 @@ class SyncUsers:
         """Set a user's secret, which sessions that name it have as a variable."""
 
     def remove_secret(self, name: str, user: str = ME) -> None:
-        """Remove a user's secret."""
+        """Remove a secret of the user."""
