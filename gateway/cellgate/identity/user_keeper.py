@@ -166,35 +166,33 @@ class UserKeeper:
         asker.check_concerned(name)
         return await self._read(lambda store: _user(store, name))
 
-    async def add(self, asker: Asker, name: str, role: str) -> User:
+    async def add(self, asker: Asker, name: str, role: Role) -> User:
         """Add a user. Raises Conflict if there is one of this name, InvalidInput with the field."""
         asker.check_administers()
         with _naming("name"):
             check_name(name)
-        wanted = parse_role(role)
-        asker.check_outranks(wanted)
+        asker.check_outranks(role)
         if self._tokenless:
             raise Conflict(
                 f"{self._tokenless} makes everybody the administrator: to have users, start the gateway"
                 " without it"
             )
-        return await self._change(asker, lambda store: store.add_user(name, wanted), create=True)
+        return await self._change(asker, lambda store: store.add_user(name, role), create=True)
 
-    async def change(self, asker: Asker, name: str, *, role: str | None, disabled: bool | None) -> User:
+    async def change(self, asker: Asker, name: str, *, role: Role | None, disabled: bool | None) -> User:
         """Give a user another role, or disable or enable them. Raises Conflict for the asker's own."""
         if role is None and disabled is None:
             raise InvalidInput("Nothing is to be changed: give role or disabled")
-        wanted = None if role is None else parse_role(role)
         self._check_other(asker, name, "change the role or the state of")
 
         def work(store: UserStore) -> User:
             known = _user(store, name)
             asker.check_outranks(known.role)
-            asker.check_outranks(wanted or known.role)
+            asker.check_outranks(role or known.role)
             if disabled is not None and disabled != known.disabled:
                 store.set_disabled(name, disabled=disabled)
-            if wanted is not None and wanted is not known.role:
-                store.set_role(name, wanted)
+            if role is not None and role is not known.role:
+                store.set_role(name, role)
             return store.user(name)
 
         return await self._change(asker, work)
@@ -338,13 +336,6 @@ def unknown(name: str) -> NotFound:
     if name == RESERVED:
         return NotFound(f"{RESERVED!r} is the administrator with the gateway's own token, and no user")
     return NotFound(f"There is no user {name[:40]!r}")
-
-
-def parse_role(text: str) -> Role:
-    """Return the role of this name. Raises InvalidInput."""
-    if text not in set(Role):
-        raise InvalidInput(f"role: there is no role {text[:40]!r}; choose from {', '.join(Role)}")
-    return Role(text)
 
 
 def _user(store: UserStore, name: str) -> User:

@@ -147,15 +147,12 @@ class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-_ROLE = {"enum": ["user", "admin", "auditor"]}
-
-
 class UserBody(Body, frozen=True, forbid_unknown_fields=True):
     """A user to add."""
 
     name: Annotated[str, say("1 to 128 of `A-Z a-z 0-9 . _ @ | : + -`; begins with a letter or a digit.")]
     role: Annotated[
-        str, Meta(description="`user`, `admin` or `auditor`.", extra_json_schema=_ROLE, title="UserRole")
+        Literal["user", "admin", "auditor"], Meta(title="RoleName", description="What the user may do.")
     ] = "user"
 
 
@@ -163,7 +160,7 @@ class UserChangeBody(Body, frozen=True, forbid_unknown_fields=True):
     """What to change of a user; what is left out stays."""
 
     role: Annotated[
-        str | None, Meta(description="Another role.", extra_json_schema=_ROLE, title="NewRole")
+        Literal["user", "admin", "auditor"] | None, Meta(title="RoleName", description="Another role.")
     ] = None
     disabled: Annotated[
         bool | None, say("Whether the user's tokens open nothing; their sessions end when it becomes true.")

@@ -60,7 +60,7 @@ class TokenHandler(AboutUsers):
     """One of them."""
 
     @operation(
-        "revoke_token",
+        "delete_token",
         "Revoke a token",
         Answer(204, "It opens nothing any more, and what it has opened is closed."),
         description="Tokens that were made with it stay: revoke these too.",

@@ -34,7 +34,7 @@ class SecretHandler(AboutUsers):
     """One of them."""
 
     @operation(
-        "set_secret",
+        "put_secret",
         "Set a user's secret",
         Answer(200, "The secret, without its value.", {JSON: SecretModel}),
         description="Kernels that are started from now on have the new value. For tokens that reach all"
@@ -50,7 +50,7 @@ class SecretHandler(AboutUsers):
         self.answer(secret_model(box))
 
     @operation(
-        "remove_secret",
+        "delete_secret",
         "Remove a user's secret",
         Answer(204, "It is gone, with all its values."),
         query=Query,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from cellgate import errors
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
-from cellgate.identity.principal import Permission
+from cellgate.identity.principal import Permission, Role
 from cellgate.identity.store.interface import ONESELF
 from cellgate.identity.user_keeper import Asker, UserKeeper
 from cellgate.identity.user_models import user_model
@@ -68,7 +68,7 @@ class UsersHandler(AboutUsers):
         )
 
     @operation(
-        "add_user",
+        "create_user",
         "Add a user",
         Answer(201, "The user, who can do nothing without a token.", {JSON: UserModel}),
         description="For administrators. One of another role than `user` is added by a token without limits.",
@@ -79,7 +79,7 @@ class UsersHandler(AboutUsers):
     )
     async def post(self) -> None:
         body = await self.body(UserBody)
-        self.answer(user_model(await self.keeper.add(self.asker, body.name, body.role)), 201)
+        self.answer(user_model(await self.keeper.add(self.asker, body.name, Role(body.role))), 201)
 
 
 class UserHandler(AboutUsers):
@@ -109,13 +109,12 @@ class UserHandler(AboutUsers):
     )
     async def patch(self, user: str) -> None:
         body = await self.body(UserChangeBody)
-        changed = await self.keeper.change(
-            self.asker, self.meant(user), role=body.role, disabled=body.disabled
-        )
+        role = None if body.role is None else Role(body.role)
+        changed = await self.keeper.change(self.asker, self.meant(user), role=role, disabled=body.disabled)
         self.answer(user_model(changed))
 
     @operation(
-        "remove_user",
+        "delete_user",
         "Remove a user",
         Answer(204, "The user's tokens and secrets are gone, too, and their sessions end."),
         description="For administrators, about others. Records and files stay under the name: don't give it"
