@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from docker.api.client import APIClient
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
 from tests.support.nightly import at_night
-from tests.support.server import GatewayProcess, until
+from tests.support.server import GatewayProcess, Response, until
 
 pytestmark = pytest.mark.usefixtures("no_container_left")
 
@@ -204,6 +206,40 @@ def test_a_cell_that_ended_while_no_gateway_was_there(start: Start) -> None:
     assert (result["status"], result["stdout"]) == ("error", "here\nalone\n")
     assert result["error"]["ename"] == "ZeroDivisionError"
     assert successor.execute("s", "1")["status"] == "ok"
+
+
+@pytest.mark.parametrize("ends_meanwhile", [False, True])
+def test_a_cell_that_is_not_recorded_before_the_crash_is_not_run_again_by_a_repeat(
+    start: Start, ends_meanwhile: bool
+) -> None:
+    gateway = start(flush_seconds=600.0)
+    gateway.execute("s", "n = 0", timeout=120)
+    code = f"n += 1\nopen('begun', 'w').close()\n{GO}print('done')\nopen('away', 'w').close()\nn"
+
+    def run(at: GatewayProcess, code: str = code) -> Response:
+        headers = {"Idempotency-Key": "once"}
+        return at.post("/v1/sessions/s/execute", {"code": code, "timeout": 120}, headers=headers, timeout=120)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run, gateway)
+        workspace = gateway.workspace("s")
+        until((workspace / "begun").exists, "the cell does not begin")
+        gateway.kill()
+        with pytest.raises((OSError, HTTPException)):
+            first.result()
+        if ends_meanwhile:
+            (workspace / "go").touch()
+            until((workspace / "away").exists, "the cell does not go on without a gateway")
+        successor = start(gateway.data_dir)
+        again = pool.submit(run, successor)
+        go(successor, "s")
+        result = again.result().json()
+    assert (result["status"], result["stdout"], result["text"]) == ("ok", "done\n", "1")
+    assert run(successor, "n += 2").status == 409
+    assert successor.execute("s", "n")["text"] == "1"
+    keys = [e["idempotency"][0] for e in successor.recorded("s") if "idempotency" in e]
+    assert keys == ["once"]
+    assert_whole(successor, "s")
 
 
 def test_a_cell_that_waits_for_input_is_answered_by_the_next_gateway(start: Start) -> None:

@@ -212,6 +212,10 @@ FIRING: Mapping[str, Mapping[str, str]] = {
     "CellgateKernelsDoNotStart": {f"cellgate_kernel_start_failures_total{{{I}}}": "0+1x{n}"},
     "CellgateKernelsDie": {f'cellgate_kernel_deaths_total{{{I},cause="kernel_exit"}}': "0+1x{n}"},
     "CellgateLimitsEndCells": {f'cellgate_kernel_deaths_total{{{I},cause="out_of_memory"}}': "0+2x{n}"},
+    "CellgateMachineMemoryLow": {
+        f"cellgate_machine_memory_available_bytes{{{I}}}": "9x{n}",
+        f"cellgate_machine_memory_bytes{{{I}}}": "100x{n}",
+    },
     "CellgateLoopLags": {
         f'cellgate_loop_lag_seconds_bucket{{{I},le="0.25"}}': "0x{n}",
         f'cellgate_loop_lag_seconds_bucket{{{I},le="0.5"}}': "0+60x{n}",
@@ -247,6 +251,8 @@ QUIET: Mapping[str, str] = {
     f"cellgate_unrecorded_sessions{{{I}}}": "0x{n}",
     f"cellgate_storage_free_bytes{{{I}}}": "50x{n}",
     f"cellgate_storage_bytes{{{I}}}": "100x{n}",
+    f"cellgate_machine_memory_available_bytes{{{I}}}": "50x{n}",
+    f"cellgate_machine_memory_bytes{{{I}}}": "100x{n}",
     f'cellgate_executions_total{{{I},status="died",cause="internal_error"}}': "1x{n}",
     f'cellgate_http_responses_total{{{I},status="500"}}': "1x{n}",
     f'cellgate_pool_claims_total{{{I},end="exhausted"}}': "7x{n}",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest import mock
 
@@ -23,6 +24,7 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.channels.frame_log import OutboxLimits
 from cellgate.execution.run import ExecutionSettings
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.record.store.sqlite import journal
 from cellgate.server import assembly, kernels
 from cellgate.server.settings import FrontSettings
 from cellgate.sessions.parts import SessionSettings
@@ -55,6 +57,8 @@ CONSTANTS: Mapping[str, tuple[type, str]] = {
     "zygote_modules": (ForkSettings, "modules"),
 }
 """Where each is declared."""
+OF_MODULES: Mapping[str, tuple[ModuleType, str]] = {"flush_seconds": (journal, "FLUSH_SECONDS")}
+"""Constants of modules, with their names there."""
 
 
 def changed(settings: T, values: Mapping[tuple[type, str], object]) -> T:
@@ -70,7 +74,14 @@ def changed(settings: T, values: Mapping[tuple[type, str], object]) -> T:
 def use(given: Mapping[str, object]) -> None:
     """Let the gateway that this process is about to start have these constants."""
     running = assembly.running
-    values = {CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v for name, v in given.items()}
+    for name, (module, constant) in OF_MODULES.items():
+        if name in given:
+            mock.patch.object(module, constant, given[name]).start()
+    values = {
+        CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v
+        for name, v in given.items()
+        if name in CONSTANTS
+    }
     mock.patch.object(assembly, "running", lambda settings: running(changed(settings, values))).start()
     forks = changed(ForkSettings(), values)
     mock.patch.object(kernels, "ForkServer", partial(ForkServer, settings=forks)).start()

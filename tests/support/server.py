@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from cellgate.client import Trust
 from tests.support.commands import Forked, environment
-from tests.support.constants import CONSTANTS
+from tests.support.constants import CONSTANTS, OF_MODULES
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class GatewayProcess:
         if command is None:
             # What most cells of tests don't use takes a zygote a second or two to load.
             options = {"zygote_modules": ()} | options
-        constants = {name: options.pop(name) for name in [*options] if name in CONSTANTS}
+        constants = {name: options.pop(name) for name in [*options] if name in {*CONSTANTS, *OF_MODULES}}
         words = [
             "serve",
             f"--port={options.pop('port', 0)}",

@@ -24,11 +24,12 @@ NOTICE = '"""Made from the asynchronous classes by `make reference`: do not chan
 def facades() -> dict[Path, str]:
     """The content of each stub."""
     client, tools = GATEWAY / "client", GATEWAY / "integrations"
-    names = ["Gateway", "Session", "Files"]
-    found = {client / "sync.pyi": stub([client / "api.py", client / "files.py"], names, names[:1])}
+    names = ["Gateway", "Session", "Files", "Users"]
+    sources = [client / "api.py", client / "files.py", client / "users.py"]
+    found = {client / "sync.pyi": stub(sources, names, names[:1])}
     names = ["SessionTools", "OpenAITools", "AnthropicTools"]
     sources = [tools / "tools.py", tools / "openai.py", tools / "anthropic.py"]
-    found[tools / "sync.pyi"] = stub(sources, names, names, others=["Gateway", "Session", "Files"])
+    found[tools / "sync.pyi"] = stub(sources, names, names, others=["Gateway", "Session", "Files", "Users"])
     return found
 
 

@@ -581,7 +581,7 @@ class CommandApp(BaseApp):
 
     def pasted(self, *words: str) -> str:
         """Return a command as it can be pasted, for the same gateway as this one."""
-        names = ("url", "ca_file", "data_dir", "config_file")
+        names = ("url", "ca_file", "principal", "data_dir", "config_file")
         given = [name for name in names if any(name in section for section in self.cli_config.values())]
         where = (word for name in given for word in (self.option(name), str(getattr(self, name))))
         return shlex.join(["cellgate", *words, *where])
@@ -623,11 +623,15 @@ class CommandApp(BaseApp):
 
     def gateway(self) -> Gateway:
         """Return a client of the gateway of the settings. Raises UsageError."""
+        return self.gateway_for(None)
+
+    def gateway_for(self, principal: str | None) -> Gateway:
+        """Return such a client for the sessions of this principal; None: the token's. Raises UsageError."""
         from cellgate.client import Gateway  # noqa: PLC0415
 
         running = self._local_gateway()
         token = self.token or (running.token if running is not None else "")
-        return Gateway(self.address(), token or None, trust=self.trust())
+        return Gateway(self.address(), token or None, trust=self.trust(), principal=principal)
 
     def _local_gateway(self) -> FoundGateway | None:
         """Return the data folder's gateway if the settings name it: its token goes to no other URL."""

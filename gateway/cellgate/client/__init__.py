@@ -28,8 +28,9 @@ from cellgate.client.errors import (
 )
 from cellgate.client.files import Files
 from cellgate.client.images import Image
-from cellgate.client.sync import SyncFiles, SyncGateway, SyncSession
+from cellgate.client.sync import SyncFiles, SyncGateway, SyncSession, SyncUsers
 from cellgate.client.transport import Trust
+from cellgate.client.users import Users
 from cellgate.client.values import Alternative, BlocksResult, Exploration, Result
 from cellgate.wire.answers import (
     Ceilings,
@@ -42,14 +43,18 @@ from cellgate.wire.answers import (
     GatewayInfo,
     Inspection,
     Me,
+    NewToken,
     PackageChange,
     PackageChanges,
     ProcessModel,
     ReplayReport,
     Rollback,
+    SecretModel,
     SessionModel,
     SessionTree,
+    TokenModel,
     TreeNode,
+    UserModel,
     VariableList,
     VariableModel,
 )
@@ -135,6 +140,7 @@ __all__ = [
     "Me",
     "Missing",
     "NetworkNotAllowed",
+    "NewToken",
     "NotAuthenticated",
     "NotFound",
     "NotOwner",
@@ -159,6 +165,7 @@ __all__ = [
     "Result",
     "Rollback",
     "RolledBack",
+    "SecretModel",
     "Session",
     "SessionChanged",
     "SessionModel",
@@ -168,9 +175,13 @@ __all__ = [
     "SyncFiles",
     "SyncGateway",
     "SyncSession",
+    "SyncUsers",
+    "TokenModel",
     "TreeNode",
     "Trust",
     "UpdateDisplayData",
+    "UserModel",
+    "Users",
     "VariableList",
     "VariableModel",
 ]

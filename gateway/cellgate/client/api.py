@@ -45,6 +45,7 @@ from cellgate.client.files import Files
 from cellgate.client.other_names import no_attribute
 from cellgate.client.sync import SyncGateway, SyncSession
 from cellgate.client.transport import MOST_RESULT, SYSTEM_TRUST, Server, Trust, lines
+from cellgate.client.users import Users
 from cellgate.client.values import (
     BlocksResult,
     EventLines,
@@ -769,6 +770,9 @@ class Gateway(Asynchronous):
 
     An https gateway's certificate must be one that the system trusts, or match `trust`.
 
+    With `principal`, which administrators and auditors may name, sessions are that principal's; with ``*``
+    the list of `sessions` is everybody's. No session can be created then.
+
     Without a `url` it is the one in CELLGATE_URL, or http://127.0.0.1:8888, and the token is by default the
     one in CELLGATE_TOKEN. White space around a token is none of it.
     """
@@ -782,12 +786,13 @@ class Gateway(Asynchronous):
         *,
         attempts: int = 3,
         trust: Trust = SYSTEM_TRUST,
+        principal: str | None = None,
     ) -> None:
         if url is None:
             # Not with an address of the program's own: the token in the environment may be for another one.
             token = token or os.environ.get("CELLGATE_TOKEN")
             url = os.environ.get("CELLGATE_URL") or "http://127.0.0.1:8888"
-        self._calls = Calls(Server(url, token and token.strip(), trust), attempts)
+        self._calls = Calls(Server(url, token and token.strip(), trust, principal), attempts)
 
     @classmethod
     def sync(
@@ -797,12 +802,13 @@ class Gateway(Asynchronous):
         *,
         attempts: int = 3,
         trust: Trust = SYSTEM_TRUST,
+        principal: str | None = None,
     ) -> SyncGateway:
         """Return a gateway whose methods block, for code without ``await``.
 
         `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too.
         """
-        made: SyncGateway = super().sync(url, token, attempts=attempts, trust=trust)
+        made: SyncGateway = super().sync(url, token, attempts=attempts, trust=trust, principal=principal)
         return made
 
     async def __aenter__(self) -> Self:
@@ -829,6 +835,11 @@ class Gateway(Asynchronous):
     async def me(self) -> Me:
         """Return whose token this is, what it permits, and how much of their quotas its owner uses."""
         return decode(await self._calls.call("GET", "/v1/me"), Me)
+
+    @property
+    def users(self) -> Users:
+        """The gateway's users, their tokens and secrets; for administrators, or about oneself."""
+        return Users(self._calls)
 
     async def console_url(self) -> ConsoleUrl:
         """Return where a browser is signed in to the console as this token's user: once, within a minute."""

@@ -14,5 +14,9 @@ class SyncSession(Blocking):
     """A `Session` whose methods block; made by `SyncGateway.session`."""
 
 
+class SyncUsers(Blocking):
+    """The `Users` of a gateway, with methods that block."""
+
+
 class SyncFiles(Blocking):
     """The `Files` of a session, with methods that block."""

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO, Literal, Self, Unpack
 
 from cellgate.client.calls import Progress
 from cellgate.client.kernel import KernelQuestions
+from cellgate.client.users import ME
 from cellgate.client.values import BlocksResult, Exploration, Result
 from cellgate.wire.answers import (
     CheckpointModel,
@@ -18,17 +19,21 @@ from cellgate.wire.answers import (
     GatewayInfo,
     Inspection,
     Me,
+    NewToken,
     PackageChanges,
     PortUrl,
     ProcessModel,
     ReplayReport,
+    SecretModel,
     SessionModel,
     SessionTree,
+    TokenModel,
+    UserModel,
     VariableList,
 )
 from cellgate.wire.events import Event, Package
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
-from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect
+from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect, RoleName
 
 class SyncGateway:
     """Gateway, with methods that block."""
@@ -44,6 +49,10 @@ class SyncGateway:
 
     def me(self) -> Me:
         """Return whose token this is, what it permits, and how much of their quotas its owner uses."""
+
+    @property
+    def users(self) -> SyncUsers:
+        """The gateway's users, their tokens and secrets; for administrators, or about oneself."""
 
     def console_url(self) -> ConsoleUrl:
         """Return where a browser is signed in to the console as this token's user: once, within a minute."""
@@ -673,3 +682,52 @@ class SyncFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder."""
+
+class SyncUsers:
+    """Users, with methods that block."""
+
+    def list(self) -> Generator[UserModel]:
+        """Yield all users, by name."""
+
+    def get(self, user: str = ME) -> UserModel:
+        """Return the user of this name."""
+
+    def add(self, name: str, *, role: RoleName = "user") -> UserModel:
+        """Add a user, who needs a token to do anything: `create_token`."""
+
+    def change(self, user: str, *, role: RoleName | None = None, disabled: bool | None = None) -> UserModel:
+        """Give a user another role, or disable or enable them. Disabling ends their sessions."""
+
+    def remove(self, user: str) -> None:
+        """Remove a user with their tokens and secrets, and end their sessions; records and files stay."""
+
+    def tokens(self, user: str = ME) -> Generator[TokenModel]:
+        """Yield a user's tokens, without their texts, oldest first."""
+
+    def create_token(
+        self,
+        user: str = ME,
+        *,
+        expires: str | None = None,
+        scope: str | Sequence[str] | None = None,
+        session: str | None = None,
+        sessions: str | None = None,
+    ) -> NewToken:
+        """Make a token; its `token` is shown only now.
+
+        `expires`: after ``90s``, ``12h``, ``30d``, or a time such as ``2030-01-31T12:00:00Z``. `scope`: what
+        it may do, such as ``run,read``. `session`: the key of its one session; `sessions`: how their keys
+        begin. One's own has at least the limits of the token that makes it.
+        """
+
+    def revoke_token(self, token: str, user: str = ME) -> None:
+        """Revoke a user's token by its id."""
+
+    def secrets(self, user: str = ME) -> Sequence[SecretModel]:
+        """Return a user's secrets, by name, without their values."""
+
+    def set_secret(self, name: str, value: str, user: str = ME) -> SecretModel:
+        """Set a user's secret, which sessions that name it have as a variable."""
+
+    def remove_secret(self, name: str, user: str = ME) -> None:
+        """Remove a secret of the user."""

@@ -30,13 +30,14 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpcore2
 import msgspec
 
 from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
 from cellgate.client.owners import Owners, session_in
+from cellgate.client.silence import socket_options
 from cellgate.wire.events import Obstacle
 from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.resources import MIB
@@ -60,6 +61,7 @@ MOST_RESULT = MOST_LINE
 """The longest answer with outputs, in bytes, and the longest file whose length is not told."""
 MOST_FILE = 4096 * MIB
 """The longest file that is read into memory."""
+_SESSIONS = "/v1/sessions"
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
 
@@ -236,11 +238,15 @@ SYSTEM_TRUST = Trust()
 class Server:
     """Where a gateway listens: the parts of its URL, and the token for it.
 
+    `principal`: the owner of the sessions that requests are about, if not the token's principal.
+
     Raises InvalidInput for a URL that is not http or https, for a token that fits no header, and for files
     of `trust` that can't be used.
     """
 
-    def __init__(self, url: str, token: str | None, trust: Trust = SYSTEM_TRUST) -> None:
+    def __init__(
+        self, url: str, token: str | None, trust: Trust = SYSTEM_TRUST, principal: str | None = None
+    ) -> None:
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -264,6 +270,7 @@ class Server:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._owners = Owners()
+        self._principal = principal
         self.asks_again = True
         """Whether a gateway without room is asked again."""
 
@@ -288,6 +295,8 @@ class Server:
         Raises GatewayError for every failure, including a refusal (status 300 and above), and NotOwner.
         """
         session = session or session_in(target)
+        path = target.partition("?")[0]
+        target = self._of_principal(method, target)
         sent = {**self._headers, "Accept": accept, "Connection": "close", **(headers or {})}
         sent |= self._owners.headers(session)
         if body is not None or method in {"POST", "PUT"}:
@@ -303,9 +312,17 @@ class Server:
             await answer.check()
             self.learn(session, answer)
             self.learn(session_in(answer.headers.get("location", "")), answer)
-            if method == "DELETE" and session is not None and session == target.partition("?")[0]:
+            if method == "DELETE" and session is not None and session == path:
                 self._owners.forget(session)
             yield answer
+
+    def _of_principal(self, method: str, target: str) -> str:
+        """Return the target of a request with the owner of its session. Raises InvalidInput for a new one."""
+        if self._principal is None or not target.startswith(_SESSIONS):
+            return target
+        if (method, target) == ("POST", _SESSIONS):
+            raise InvalidInput("Sessions are created for the principal of the token, and for no other")
+        return f"{target}{'&' if '?' in target else '?'}{urlencode({'principal': self._principal})}"
 
     def learn(self, session: str | None, answer: HttpAnswer) -> None:
         """Note which gateway has the session with this path. Raises NotOwner if it was another's."""
@@ -411,7 +428,13 @@ class Server:
     ) -> httpcore2.Response:
         """Return the response of the gateway at `origin`. `patience`: seconds to connect."""
         method, target, headers, body, backend = request
-        connection = httpcore2.AsyncHTTPConnection(origin, ssl_context=self._tls, network_backend=backend)
+        is_small = not isinstance(body, RequestBody) and len(body or b"") <= _SMALL
+        connection = httpcore2.AsyncHTTPConnection(
+            origin,
+            ssl_context=self._tls,
+            network_backend=backend,
+            socket_options=socket_options(is_small=is_small),
+        )
         stack.push_async_callback(connection.aclose)
         url = httpcore2.URL(
             scheme=origin.scheme, host=origin.host, port=origin.port, target=(self._prefix + target).encode()
@@ -433,7 +456,7 @@ class Server:
         from tornado.httpclient import HTTPRequest  # noqa: PLC0415 - for prompts only
         from tornado.websocket import websocket_connect  # noqa: PLC0415
 
-        url = "ws" + self.url.removeprefix("http") + target
+        url = "ws" + self.url.removeprefix("http") + self._of_principal("GET", target)
         headers = {name: value for name, value in self._headers.items() if name != "Host"}
         headers |= self._owners.headers(session)
         return await websocket_connect(HTTPRequest(url, headers=headers, ssl_options=self._tls))

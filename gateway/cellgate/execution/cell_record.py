@@ -23,6 +23,7 @@ from cellgate.record.rows import ExecutionRow
 from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Status
 
 
@@ -42,6 +43,7 @@ class RunEnd(Struct, frozen=True, gc=False):
     cause: str | None
     queue_seconds: float
     run_seconds: float | None
+    memory_kills: int = 0
 
 
 class RunObserver:
@@ -60,6 +62,12 @@ class RunObserver:
 
     def committed(self, end: RunEnd, seconds: float) -> None:
         """Take note that an end became durable, `seconds` after its commit began, or could not be written."""
+
+
+def _kills(kernel: Kernel) -> int:
+    """Count the processes that were killed at the kernel's limit of memory; 0 where nobody knows."""
+    # A read of 15 us from memory: a thread would cost more.
+    return 0 if kernel.facts.memory is None else kernel.facts.memory.kills()
 
 
 def explain_end(status: Status, timeout: float | None, message: str | None) -> dict[str, Any] | None:
@@ -174,6 +182,7 @@ class CellEnd:
 
     `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: the observer's
     value when the cell was accepted. `place`: the cell's among its principal's running cells, if it has one.
+    `memory_kills`: processes killed at the limit of memory while the cell ran.
     """
 
     def __init__(self, record: CellRecord, observer: RunObserver, principal: str) -> None:
@@ -182,11 +191,21 @@ class CellEnd:
         self.event: Mapping[str, Any] | None = None
         self.origin = observer.origin()
         self.place: CellPlace | None = None
+        self.memory_kills = 0
+        self._kills_before = 0
         self._record = record
         self._observer = observer
         self._principal = principal
         self._report: RunEnd | None = None
         self._waiters: list[asyncio.Future[None]] = []
+
+    def attend(self, kernel: Kernel) -> None:
+        """Note how many processes of this kernel had been killed before the cell."""
+        self._kills_before = _kills(kernel)
+
+    def leave(self, kernel: Kernel) -> None:
+        """Count the processes that were killed since `attend`; none of a kernel that has ended."""
+        self.memory_kills = max(0, _kills(kernel) - self._kills_before)
 
     def record(
         self, fields: Mapping[str, Any], size: int, kernel: str | None, queued: float, ran: float | None
@@ -199,7 +218,9 @@ class CellEnd:
         record = self._record
         self.event = record.emit("finished", fields, withhold=True, size=size)
         whose = self.origin, self._principal, record.log.key, record.execution
-        self._report = RunEnd(*whose, kernel, fields["status"], fields["cause"], queued, ran)
+        self._report = RunEnd(
+            *whose, kernel, fields["status"], fields["cause"], queued, ran, self.memory_kills
+        )
         self._observer.ended(self._report)
         return self.event
 

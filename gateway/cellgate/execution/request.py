@@ -1,14 +1,19 @@
 """A checked request to run one cell, and the ``execute_request`` for the kernel. Pure.
 
-``run`` sends it.
+``run`` sends it. Its header has a note of what the record keeps of the request beside the code: a kernel
+repeats headers in all its answers, so if the gateway crashes before the cell is recorded, the next one finds
+the note in the kernel's spool (``sessions.unrecorded``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import msgspec
 
 from cellgate.execution.blocks import cell_of
-from cellgate.execution.checks import check_env, check_text
+from cellgate.execution.checks import MAX_ENV, check_env, check_text
 from cellgate.execution.limits import LimitCeilings
 from cellgate.wire.models import (
     MAX_CODE_BYTES,
@@ -47,6 +52,24 @@ class ExecuteRequest:
     installs: bool = True
 
 
+class CellNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an ``execute_request`` says of its cell beside the code: fields of the cell's event `queued`.
+
+    `timeout`: the request's own, in seconds. `env`: names of variables. `idempotency`: the request's key and
+    its hash.
+    """
+
+    silent: bool = False
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    env: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_ENV)] = ()
+    idempotency: tuple[str, str] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the fields that say something."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
+
+
 def check_execute(body: ExecuteBody, ceilings: LimitCeilings, *, interactive: bool) -> ExecuteRequest:
     """Return the body's values, checked. `interactive`: a client can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
@@ -81,10 +104,13 @@ def in_language(request: ExecuteRequest, language: str | None, of_kernel: str) -
     return replace(request, code=cell_of(parse_language(language), request.code, of_kernel))
 
 
-def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Message:
-    """Return the client's own message, or one built from the request."""
+def execute_request(
+    request: ExecuteRequest, session: str, msg_id: str, idempotency: tuple[str, str] | None = None
+) -> Message:
+    """Return the client's own message, or one built from the request, with its `idempotency` key and hash."""
     if request.message is not None:
         return request.message
+    note = CellNote(request.silent, request.timeout, tuple(name for name, _ in request.env), idempotency)
     content = {
         "code": request.code,
         "silent": request.silent,
@@ -98,5 +124,11 @@ def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Messa
     # Read by the kernel's start-up file, kernels/cellgate_kernels/inside/bootstrap.py.
     metadata = {} if request.tables is None else {"cellgate": {"tables": request.tables}}
     return new_message(
-        Channel.SHELL, "execute_request", content, session=session, msg_id=msg_id, metadata=metadata
+        Channel.SHELL,
+        "execute_request",
+        content,
+        session=session,
+        msg_id=msg_id,
+        metadata=metadata,
+        note=note.to_wire(),
     )

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from cellgate.execution.answer_size import AnswerSize, Cutter, Whole
 from cellgate.execution.pictures import Images, without_images
@@ -168,6 +169,7 @@ class ResultBuilder:
             duration_ms=end.get("duration_ms"),
             queue_ms=end.get("queue_ms"),
             truncated=end.get("truncated", False),
+            memory_kills=end.get("memory_kills", UNSET),
             kernel=msgspec.convert(end["kernel"], KernelInfo) if "kernel" in end else _BUSY,
             outputs=outputs,
             files=self._files,
@@ -190,7 +192,7 @@ class ResultBuilder:
 
     def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the notebook's note below the outputs of a cell that was ended from outside."""
-        if self._end.get("status", "ok") in {"ok", "error"}:
+        if self._end.get("status", "ok") in {"ok", "error"} and "memory_kills" not in self._end:
             return
         error_shown = any(output["output_type"] == "error" for output in outputs)
         ended = msgspec.convert(self._end, Finished)

@@ -7,7 +7,7 @@ reads both and sends nothing; ``sessions.adoption`` finds such cells.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ _NO_EVENT = frozenset({"status", "execute_reply"})
 
 
 class KernelBacklog:
-    """Collects an adopted kernel's messages until its cell's run has read all of them.
+    """Collects an adopted kernel's messages until the runs of its cells have read all of them.
 
     When too much has accumulated, iopub is no longer read, and the rest waits in the kernel.
     """
@@ -40,6 +40,8 @@ class KernelBacklog:
     def __init__(self) -> None:
         self._connection: KernelConnection | None = None
         self._messages: list[Message] = []
+        # The cells whose messages are kept; None as long as nobody knows.
+        self._cells: set[str] | None = None
         self._size = 0
         self.is_masked = False
         """Whether values of secrets are masked in the backlog."""
@@ -50,7 +52,16 @@ class KernelBacklog:
         self._connection = connection
         self._stop = connection.listen(self._receive, room=lambda _: BACKLOG_BYTES)
 
+    def expect(self, cells: Iterable[str]) -> None:
+        """Collect only the messages of these cells, named by their requests' ids; stop if there are none."""
+        self._cells = set(cells)
+        self._messages = [each for each in self._messages if each.parent.msg_id in self._cells]
+        if not self._cells:
+            self._end()
+
     def _receive(self, message: Message) -> None:
+        if self._cells is not None and message.parent.msg_id not in self._cells:
+            return
         self._messages.append(message)
         self._size += len(message.content_frame) + sum(map(len, message.buffers))
         if self._size > BACKLOG_BYTES and self._connection is not None:
@@ -65,14 +76,24 @@ class KernelBacklog:
             if (shown := masker.mask(message)) is not None:
                 self._messages.append(shown)
 
-    def collected(self) -> list[Message]:
-        """Return the messages so far, once. They still count towards the limit, so that a flood ends too."""
-        messages = self._messages
-        self._messages = []
+    def collected(self, cell: str) -> list[Message]:
+        """Return a cell's messages so far, once.
+
+        They still count towards the limit, so that a flood ends too.
+        """
+        messages = [each for each in self._messages if each.parent.msg_id == cell]
+        self._messages = [each for each in self._messages if each.parent.msg_id != cell]
         return messages
 
-    def end(self) -> None:
-        """Stop listening, and let the kernel continue; a repeat does nothing."""
+    def end(self, cell: str) -> None:
+        """Collect nothing more of a cell; after the last one let the kernel continue. May be repeated."""
+        if self._cells is not None:
+            self._cells.discard(cell)
+            self._messages = [each for each in self._messages if each.parent.msg_id != cell]
+            if not self._cells:
+                self._end()
+
+    def _end(self) -> None:
         self._stop()
         self._messages = []
         if self._connection is not None:
@@ -191,15 +212,14 @@ class ResumedCell:
 
     async def collected(self) -> AsyncGenerator[Message, None]:
         """Yield the cell's messages from the backlog. No turn comes between the last check and the end."""
-        while messages := self._backlog.collected():
+        while messages := self._backlog.collected(self.row.msg_id):
             for message in messages:
-                if message.parent.msg_id == self.row.msg_id:
-                    await self._turn()
-                    yield message
+                await self._turn()
+                yield message
 
     def end_backlog(self) -> None:
-        """Stop collecting messages, and let the kernel continue."""
-        self._backlog.end()
+        """Stop collecting the cell's messages, and let the kernel continue after the last cell."""
+        self._backlog.end(self.row.msg_id)
 
     async def _turn(self) -> None:
         if (place := self._places.take()) is not None:

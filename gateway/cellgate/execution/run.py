@@ -115,7 +115,8 @@ class ExecutionRun:
         if resumed is not None:
             msg_id = resumed.row.msg_id
         else:
-            msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
+            # The execution's own id: by it ``sessions.unrecorded`` looks for the cell in the record.
+            msg_id = self.id if request.message is None else request.message.header.msg_id
         limiter = OutputLimiter(context.settings.caps)
         self.machine = Execution(msg_id, request.code, limiter, allow_stdin=request.allow_stdin)
         self.record = CellRecord(
@@ -251,6 +252,7 @@ class ExecutionRun:
         """Bind the cell to its kernel: watch for its exit, and start the deadline."""
         self._kernel = kernel
         self.ran_on = kernel.id
+        self.end.attend(kernel)
         kernel.exited.add_done_callback(self._wake)
         self.deadline.start(ran=ran)
 
@@ -281,6 +283,7 @@ class ExecutionRun:
         if self._resumed is not None:
             self._resumed.end_backlog()
         if self._kernel is not None:
+            self.end.leave(self._kernel)
             self._kernel.exited.remove_done_callback(self._wake)
             self._kernel = None
 
@@ -332,7 +335,8 @@ class ExecutionRun:
     def _send(self, kernel: Kernel) -> None:
         self._follow(kernel)
         self._note_sent()
-        kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
+        session, idempotency = kernel.connection.session, self.record.idempotency
+        kernel.connection.send(execute_request(self.request, session, self.msg_id, idempotency))
         _delay_output(self, kernel)
 
     def _note_sent(self) -> None:
@@ -466,6 +470,8 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
         # A cell may have shown an error before its kernel died; the error did not end it.
         error = explain_end(outcome.status, timeout, run.message) or error
     told: dict[str, Any] = {}
+    if run.end.memory_kills:
+        told["memory_kills"] = run.end.memory_kills
     if outcome.status is Status.TIMEOUT:
         told["timeout"] = timeout
     if outcome.status is Status.DIED:

@@ -209,7 +209,7 @@ class BaseHandler(HandedOnHandler):
         if not self._needs_token:
             return
         self.owner = self.login.owner(getattr(self._query, "principal", None))
-        if self.path_args and self._under_v1:
+        if self.path_args and self._under_v1 and self.names_session:
             self.login.reach.check(self.path_args[0])
 
     def _note_access(self) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from cellgate.errors import OwnedElsewhere
 from cellgate.http.message import MessageHandler
 from cellgate.wire.owner import OWNER_ADDRESS, UUID_LENGTH, node_in
@@ -13,6 +15,8 @@ from cellgate.wire.owner import OWNER_ADDRESS, UUID_LENGTH, node_in
 class HandedOnHandler(MessageHandler):
     """A handler whose request may be about a session of another gateway."""
 
+    names_session: ClassVar[bool] = True
+    """Whether the first variable part of a path of ours is a session's key."""
     owner: str
     """The principal whose sessions the request is about."""
 
@@ -33,7 +37,7 @@ class HandedOnHandler(MessageHandler):
 
     def session_wanted(self) -> str | None:
         """Return the key of the session that the request is about, as far as its head says; else None."""
-        return self.path_args[0] if self.path_args and self._under_v1 else None
+        return self.path_args[0] if self.path_args and self._under_v1 and self.names_session else None
 
     def made_at(self) -> str | None:
         """Return the first digits of the id of the gateway that made what the request names, if it says.

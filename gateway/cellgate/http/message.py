@@ -176,7 +176,7 @@ class MessageHandler(RelayingHandler):
 
     @property
     def _under_v1(self) -> bool:
-        """Whether this is our own interface, in which the first variable part of a path is a session."""
+        """Whether this is our own interface, whose rules are stricter than Jupyter's."""
         return self.request.path.startswith(f"{self.services.front.base_url}/v1/")
 
     # The request

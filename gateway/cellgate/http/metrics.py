@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -179,10 +187,12 @@ class Choices(Generic[T]):
 class Metrics:
     """The metrics that are counted, in a registry of their own: two gateways in one process share no numbers.
 
-    `quotas`: the names of the quotas that refuse requests.
+    `version`: this gateway's. `quotas`: the names of the quotas that refuse requests.
     """
 
-    def __init__(self, quotas: Iterable[str] = COUNTED) -> None:
+    def __init__(self, version: str = "", quotas: Iterable[str] = COUNTED) -> None:
+        # Their times of creation would be a third of all series, and nothing asks for them.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._scrape = _Scrape()
         self.registry.register(self._scrape)
@@ -204,6 +214,10 @@ class Metrics:
         self.quota_refusals = self._choices(
             "cellgate_quota_refusals_total", "Requests refused by a quota.", "quota", (*quotas, OTHER)
         )
+        build = Gauge(
+            "cellgate_build_info", "1, with the gateway's version.", ["version"], registry=self.registry
+        )
+        build.labels(version).set(1)
         self._declare_cells()
         self._declare_kernels()
         self._declare_machine()
@@ -248,12 +262,23 @@ class Metrics:
         self.deaths = self._choices(
             "cellgate_kernel_deaths_total", "Kernels that died, by cause.", "cause", KERNEL_DEATHS
         )
-        self.kernels_memory = self._gauge("cellgate_kernels_memory_bytes", "Resident memory of all kernels.")
+        self.kernels_memory = self._gauge("cellgate_kernels_memory_bytes", "Memory of all kernels.")
         self.largest_kernel = self._gauge(
-            "cellgate_largest_kernel_memory_bytes", "Resident memory of the kernel that has most."
+            "cellgate_largest_kernel_memory_bytes", "Memory of the kernel that has most."
+        )
+
+        self.memory_kills = self._counter(
+            "cellgate_memory_kills_total",
+            "Processes of cells that were killed at the limit of memory while their kernels went on.",
         )
 
     def _declare_machine(self) -> None:
+        self.machine_memory = self._gauge(
+            "cellgate_machine_memory_bytes", "Memory that the gateway and its kernels may use."
+        )
+        self.available_memory = self._gauge(
+            "cellgate_machine_memory_available_bytes", "Memory that programs may still use."
+        )
         self.record_size = self._gauge("cellgate_record_bytes", "Size of the record's files.")
         self.free_space = self._gauge("cellgate_storage_free_bytes", "Free space on the data folder's disk.")
         self.storage_size = self._gauge("cellgate_storage_bytes", "Size of the data folder's file system.")

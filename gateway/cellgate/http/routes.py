@@ -32,14 +32,18 @@ from cellgate.http.v1 import (
     processes,
     replay,
     sessions,
+    tokens,
     trail,
     usage,
+    user_secrets,
+    users,
 )
 from cellgate.http.v1 import console as console_url
 from cellgate_kernels.base.errors import InvalidInput
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
 
+_USER = "/v1/users/{user}"
 _EXECUTION = "/v1/sessions/{session}/executions/{execution}"
 _PROCESS = "/v1/sessions/{session}/processes/{process}"
 
@@ -53,6 +57,12 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/me", me.MeHandler),
     ("/v1/audit", trail.TrailHandler),
     ("/v1/usage", usage.UsageHandler),
+    ("/v1/users", users.UsersHandler),
+    (_USER, users.UserHandler),
+    (_USER + "/tokens", tokens.TokensHandler),
+    (_USER + "/tokens/{token}", tokens.TokenHandler),
+    (_USER + "/secrets", user_secrets.SecretsHandler),
+    (_USER + "/secrets/{secret}", user_secrets.SecretHandler),
     ("/v1/cluster", cluster.ClusterHandler),
     ("/v1/console", console_url.ConsoleUrlHandler),
     ("/v1/execute", executions.OneShotHandler),

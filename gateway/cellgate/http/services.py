@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cellgate.identity.derived import DerivedTokens
     from cellgate.identity.hub_sign_in import HubSignIn
     from cellgate.identity.oidc_sign_in import ProviderSignIn
+    from cellgate.identity.user_keeper import UserKeeper
     from cellgate.jobs.jobs import Jobs
     from cellgate.packages.installer import Installer
     from cellgate.ports.served import ServedPorts
@@ -99,6 +100,7 @@ class People:
     usage: Usage
     sign_ins: SignIns
     derived_tokens: DerivedTokens
+    users: UserKeeper
     provider: ProviderSignIn | None = None
     hub: HubSignIn | None = None
 

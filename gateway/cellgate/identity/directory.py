@@ -2,7 +2,7 @@
 
 A gateway calls `login` for every request, so a look-up is one hash and one dictionary, after `is_behind` has
 checked whether a command has changed the store. A supervised task also checks the store twice a second and
-reports logins that ended, so that open connections end. Only commands write it (``store.interface``).
+reports logins that ended, so that open connections end. Others write it: commands, and ``user_keeper``.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class Permission(StrEnum):
 
     `run`: run cells, start, interrupt and end sessions. `read`: sessions, results, events, exports. `files`:
     the files of sessions. `packages`: list and change packages. `metrics`: the gateway's own figures.
+    `users`: one's own tokens and secrets; for administrators, all users and theirs.
     """
 
     RUN = "run"
@@ -40,13 +41,14 @@ class Permission(StrEnum):
     FILES = "files"
     PACKAGES = "packages"
     METRICS = "metrics"
+    USERS = "users"
 
 
 GRANTED: Mapping[Role, frozenset[Permission]] = MappingProxyType(
     {
         Role.USER: frozenset(Permission) - {Permission.METRICS},
         Role.ADMIN: frozenset(Permission),
-        Role.AUDITOR: frozenset({Permission.READ, Permission.METRICS}),
+        Role.AUDITOR: frozenset({Permission.READ, Permission.METRICS, Permission.USERS}),
     }
 )
 """The permissions of each role."""
@@ -80,6 +82,12 @@ class Reach:
     def covers(self, key: str) -> bool:
         """Return whether the token may be used for this session."""
         return key == self.prefix if self.exact else key.startswith(self.prefix)
+
+    def within(self, other: Reach) -> bool:
+        """Return whether the other reach covers all keys that this one covers."""
+        if other.exact:
+            return self == other
+        return self.prefix.startswith(other.prefix)
 
     def check(self, key: str) -> str:
         """Return the key. Raises NotFound for one that is out of reach, as if no such session existed."""
@@ -144,6 +152,12 @@ class Login:
         if lacking:
             raise Forbidden(f"The role {self.principal.role} does not include {' and '.join(lacking)}")
         raise Forbidden(f"This token's scopes do not include {' and '.join(missing)}")
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether it has all that its role grants, for all sessions, without an end."""
+        granted = GRANTED[self.principal.role]
+        return self.permissions == granted and self.reach == EVERYWHERE and self.expires is None
 
     def check_for_all(self, subject: str) -> None:
         """Check that everybody's data may be read; `subject`, in the plural, names it. Raises Forbidden."""

@@ -126,7 +126,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     lanes.cells.be_default()
     stack.callback(lanes.close)
     stack.callback(settings.manager.session.channels.lane.close)
-    front, metrics = settings.front, Metrics()
+    front, metrics = settings.front, Metrics(settings.version)
     certificate = None if front.tls is None else await Certificate.open(front.tls, lanes.files)
     storage = await open_storage(settings, lanes, stack)
     sockets = bind(front.ip, front.port, "--port")
@@ -218,7 +218,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
             services.front.metrics,
             settings.data_dir,
             services.storage.journal,
-            services.kernels.pool.processes,
+            services.sessions.archive.meter,
             lanes.bulk,
         ),
         Trimmer(lanes.bulk),

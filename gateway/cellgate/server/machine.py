@@ -1,6 +1,6 @@
 """The machine's resources: memory and processors within the gateway's control groups, and disk.
 
-Reads /proc and /sys once, at the start. Blocking. ``cli.serve`` derives ceilings from them.
+Reads /proc and /sys. Blocking. ``cli.serve`` derives ceilings from them, ``observing`` makes metrics of them.
 """
 
 from __future__ import annotations
@@ -8,22 +8,39 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from cellgate_kernels.limits.cgroups import groups_of
+from cellgate_kernels.limits.memory import charge_of
 
 CGROUPS = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
 
 
 def memory(groups: Path | None = CGROUPS) -> int:
     """Return the bytes of memory; with `groups` None the machine's, regardless of control groups."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    sizes += [limit for _, _, limit in _memory_limits(groups)]
+    return min(size for size in sizes if size > 0)
+
+
+def available_memory(groups: Path | None = CGROUPS) -> int:
+    """Return the bytes that programs may still use: the machine's, or what a control group has left."""
+    left = [int(line.split()[1]) * 1024 for line in _text(MEMINFO).splitlines() if "MemAvailable:" in line]
+    for folder, version, limit in _memory_limits(groups):
+        with suppress(OSError):
+            left.append(limit - charge_of(folder, version))
+    return max(0, min(left, default=0))
+
+
+def _memory_limits(groups: Path | None) -> Iterator[tuple[Path, int, int]]:
+    """Yield each control group that has a limit of memory, with its version and the limit in bytes."""
     for folder in _folders(groups, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
+        for version, name in ((2, "memory.max"), (1, "memory.limit_in_bytes")):
             words = _words(folder / name)
             if words and words[0].isdecimal():
-                sizes.append(int(words[0]))
-    return min(size for size in sizes if size > 0)
+                yield folder, version, int(words[0])
 
 
 def processors(groups: Path | None = CGROUPS) -> float:

@@ -1,8 +1,8 @@
 """Connects the reports of all rooms to metrics and traces, and samples values that no room reports.
 
-`Observer` overrides the classes that pool, sessions and executions report to. `Sampler` looks at the kernels'
-memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms' own business.
-``assembly`` builds both.
+`Observer` overrides the classes that pool, sessions and executions report to. `Sampler` looks at the memory
+of kernels and machine and at the data folder's disk, in threads, and at the event loop's lag. Logs are the
+rooms' own business. ``assembly`` builds both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,12 @@ from cellgate.execution.cell_record import RunEnd
 from cellgate.http.metrics import EXECUTION_CAUSES, NO_CAUSE, Metrics
 from cellgate.http.tracing import Tracer
 from cellgate.record.store.interface import RecordStore
+from cellgate.server import machine
+from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.parts import SessionObserver
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
-from cellgate_kernels.limits.memory import resident
 from cellgate_kernels.pool.pool import ClaimEnd, PoolObserver
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class Observer(SessionObserver, PoolObserver):
         if end.run_seconds is not None:
             self._metrics.queue_seconds.observe(end.queue_seconds)
             self._metrics.run_seconds.observe(end.run_seconds)
+        if end.memory_kills:
+            self._metrics.memory_kills.inc(end.memory_kills)
 
     def committed(self, end: RunEnd, seconds: float) -> None:
         self._metrics.commit_seconds.observe(seconds)
@@ -89,9 +91,10 @@ class Observer(SessionObserver, PoolObserver):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Bytes: of each kernel's memory, and of the data folder's file system."""
+    """Bytes: of the machine's memory, and of the data folder's file system."""
 
-    kernels: Sequence[int]
+    memory: int
+    available: int
     free: int
     disk: int
 
@@ -99,21 +102,16 @@ class _Sample:
 class Sampler:
     """`start` it with the gateway, `close` it before the loop ends.
 
-    `processes` returns the kernels' first processes. `lane`: threads for looking at them and at the disk.
+    `meter` measures the kernels, if anybody does. `lane`: threads for looking at the machine and at the disk.
     """
 
     def __init__(
-        self,
-        metrics: Metrics,
-        data: Path,
-        record: RecordStore,
-        processes: Callable[[], Sequence[int]],
-        lane: Lane,
+        self, metrics: Metrics, data: Path, record: RecordStore, meter: KernelMeter | None, lane: Lane
     ) -> None:
         self._metrics = metrics
         self._record = record
         self._data = data
-        self._processes = processes
+        self._meter = meter
         self._lane = lane
         self._tasks = Supervisor()
 
@@ -129,14 +127,19 @@ class Sampler:
     async def look(self) -> float:
         """Take one sample; return the seconds until the next."""
         try:
-            sample = await self._lane.run(_sample, self._data, self._processes())
+            if self._meter is not None:
+                await self._meter.look()
+            sample = await self._lane.run(_sample, self._data)
             record = await self._record.disk_bytes()
         except OSError as error:
             logger.debug("Memory and disk can't be looked at for now: %s", in_words(error))
             return SAMPLE_SECONDS
         metrics = self._metrics
-        metrics.kernels_memory.set(sum(sample.kernels))
-        metrics.largest_kernel.set(max(sample.kernels, default=0))
+        kernels = [] if self._meter is None else [use.memory for use in self._meter.all]
+        metrics.kernels_memory.set(sum(kernels))
+        metrics.largest_kernel.set(max(kernels, default=0))
+        metrics.machine_memory.set(sample.memory)
+        metrics.available_memory.set(sample.available)
         metrics.record_size.set(record)
         metrics.free_space.set(sample.free)
         metrics.storage_size.set(sample.disk)
@@ -150,11 +153,12 @@ class Sampler:
         return 0.0
 
 
-def _sample(data: Path, processes: Sequence[int]) -> _Sample:
-    """Look at them. Raises OSError."""
+def _sample(data: Path) -> _Sample:
+    """Look at the machine's memory and at the disk of `data`. Raises OSError."""
     disk = os.statvfs(data)
     return _Sample(
-        kernels=resident(processes) if processes else (),
+        memory=machine.memory(),
+        available=machine.available_memory(),
         free=disk.f_bavail * disk.f_frsize,
         disk=disk.f_blocks * disk.f_frsize,
     )

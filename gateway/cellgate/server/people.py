@@ -26,6 +26,7 @@ from cellgate.identity.provider import open_keys
 from cellgate.identity.secrets import SecretKey
 from cellgate.identity.signed_tickets import SharedSignIns
 from cellgate.identity.store.opening import ClusterUsers, UsersPlace, reader_of_users, users_of_cluster
+from cellgate.identity.user_keeper import UserKeeper
 from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
 from cellgate.quotas.usage import Usage
 from cellgate.record.store.interface import RecordStore
@@ -78,6 +79,10 @@ async def open_people(
         raise InvalidInput(
             f"{whose}, and {tokenless} would make everybody the administrator: start without it{instead}"
         )
+    address = "" if settings.cluster is None else settings.cluster.address
+    place = UsersPlace(settings.data_dir, address, people.cluster_key)
+    users = UserKeeper(place, directory, tokenless=tokenless or "")
+    stack.callback(users.close)
     return People(
         access=_access(settings.front, authentication),
         attempts=LoginAttempts(settings.front.login_attempts),
@@ -86,6 +91,7 @@ async def open_people(
         derived_tokens=DerivedTokens(
             authentication.is_valid, key=None if cluster is None else cluster.key.derived("tokens"), mark=mark
         ),
+        users=users,
         provider=provider,
         hub=hub,
     )

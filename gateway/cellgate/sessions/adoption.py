@@ -2,8 +2,9 @@
 
 A kernel in a container outlives a gateway that crashed or was told to keep its kernels. This module adopts
 the kernel, and the cell that it was running continues: the messages it sent in between are read from the
-kernel's spool. Cells that were only queued end, because the record does not hold a complete request (the
-lines of input and the values of variables are missing). Recovery runs once, before the gateway serves.
+kernel's spool. A cell that was sent and not recorded yet is recorded now (``unrecorded``), so that a repeat
+of its request finds it. Cells that were only queued end, because the record does not hold a complete request
+(the lines of input and the values of variables are missing). Recovery runs once, before the gateway serves.
 ``cellgate_kernels.kernel.stored`` lists the former kernels; ``opener`` makes the sessions.
 """
 
@@ -28,10 +29,12 @@ from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.opener import SessionOpener
+from cellgate.sessions.queue import AdoptedRuns
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSpec
 from cellgate.sessions.takeover import LostBy, end_cells, end_left_open, end_lost
+from cellgate.sessions.unrecorded import record_unrecorded
 from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.channels.spool import Spooled, read_spool
@@ -138,13 +141,16 @@ class Recovery:
                 backlog.mask(masker)
                 kernel.connection.mask(masker)
             limits = SessionLimits.from_wire(row.limits)
-            running = await self._running(row, log, spool, backlog, limits)
+            unfinished = unfinished_cells(spool)
             log.reopen()
-            why, but = LostBy.GATEWAY_RESTART, None if running is None else running.id
-            await end_cells(self._journal, row, log, why, "idle", but)
+            resumed = await self._resumed(row, log, spool, backlog, limits)
+            why = LostBy.GATEWAY_RESTART
+            await end_cells(self._journal, row, log, why, "idle", {run.id for run in resumed})
             await end_left_open(self._journal, row, log, why)
-            if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
-                # The cell was sent just before the crash and never recorded, so nobody would see its end.
+            cells = {run.msg_id for run in resumed}
+            backlog.expect(cells)
+            if unfinished - cells:
+                # Code that the gateway itself sent: nobody waits for its end any more.
                 kernel.interrupt()
             life = await self._journal.reads.last_life(row)
             spec = SessionSpec(
@@ -161,12 +167,10 @@ class Recovery:
             session = self._opener.make(spec)
             self._reserved[row.id] = session.account.adopt_session(limits.resources)
             last = await self._journal.reads.last_execution(row.id)
-            await session.open(0 if last is None else last.number, kernel, running)
+            await session.open(0 if last is None else last.number, kernel, _in_order(resumed, unfinished))
         except BaseException:
             await kernel.shutdown()
             raise
-        if running is None:
-            backlog.end()
         return session
 
     def _secrets(
@@ -185,18 +189,20 @@ class Recovery:
             )
         return secrets, values
 
-    async def _running(
+    async def _resumed(
         self,
         row: SessionRow,
         log: EventLog,
         spool: Sequence[Spooled],
         backlog: KernelBacklog,
         limits: SessionLimits,
-    ) -> ExecutionRun | None:
-        """Return the cell that was sent to the kernel and has no recorded end; None if there is none.
+    ) -> list[ExecutionRun]:
+        """Return the cells that were sent to the kernel and have no recorded end, in their order.
 
-        Raises KernelDied if the kernel keeps no spool: then the cell's fate is unknown.
+        Raises KernelDied if the kernel keeps no spool: then the fate of such a cell is unknown.
         """
+        found: list[ExecutionRun] = []
+        await record_unrecorded(self._journal, row, log, spool, self._opener.settings.ceilings.cell_timeout)
         for execution in await self._journal.reads.unfinished_executions(row.id):
             events = [event async for event in self._events(execution)]
             missed = [entry for entry in spool if entry.message.parent.msg_id == execution.msg_id]
@@ -204,7 +210,7 @@ class Recovery:
                 raise KernelDied("What its running cell did in between is not known.")
             if missed:
                 cell = ResumedCell(execution, events, missed, backlog, self._places, limits.cell_timeout)
-                return ExecutionRun(
+                run = ExecutionRun(
                     cell.request,
                     RunContext(log, self._opener.settings.execution),
                     number=execution.number,
@@ -212,7 +218,8 @@ class Recovery:
                     idempotency=cell.idempotency,
                     resumed=cell,
                 )
-        return None
+                found.append(run)
+        return found
 
     async def _events(self, execution: ExecutionRow) -> Any:
         after = execution.first_seq - 1
@@ -220,6 +227,16 @@ class Recovery:
             for row in batch:
                 if row.execution == execution.id:
                     yield _decode(row.body)
+
+
+def _in_order(resumed: Sequence[ExecutionRun], unfinished: Collection[str]) -> AdoptedRuns | None:
+    """Return the cells in the order in which they go on; None without any. `unfinished`: requests' ids."""
+    running = [run for run in resumed if run.msg_id in unfinished]
+    ended = [run for run in resumed if run.msg_id not in unfinished]
+    if not running:
+        running = ended[-1:]
+        ended = ended[:-1]
+    return AdoptedRuns(tuple(ended), running[0], tuple(running[1:])) if running else None
 
 
 def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:

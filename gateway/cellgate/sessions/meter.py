@@ -1,4 +1,4 @@
-"""Measures the memory and processor time that the sessions' kernels use now.
+"""Measures the memory and processor time that kernels use now, for models of sessions and for metrics.
 
 All kernels are measured together, in a thread, and a measurement is valid for a second. After a slow one it
 stays valid for longer, so that measuring never takes more than a small share of a processor. It keeps no
@@ -56,6 +56,11 @@ class KernelMeter:
         self._found = dict(zip(processes, found, strict=True))
         ended = self._time()
         self._good_until = ended + max(GOOD_FOR, (ended - begun) / SHARE)
+
+    @property
+    def all(self) -> Sequence[MemoryUse]:
+        """The use of each sandbox, container or kernel's process at the last measurement."""
+        return tuple(self._found.values())
 
     def of(self, kernel: Kernel | None) -> MemoryUse | None:
         """Return the kernel's use at the last measurement; None if unknown.

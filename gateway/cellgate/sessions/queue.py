@@ -129,6 +129,22 @@ class ExecutionQueue:
         self._wake.set()
 
 
+@dataclass(frozen=True, slots=True)
+class AdoptedRuns:
+    """The cells without a recorded end that an adopted kernel was sent, each in the order of its kind.
+
+    `ended`: all that the kernel has completed, but for the last if none runs. `current`: the first that runs,
+    or that last one. `beside`: others that run, in subshells.
+    """
+
+    ended: tuple[ExecutionRun, ...]
+    current: ExecutionRun
+    beside: tuple[ExecutionRun, ...]
+
+    def __iter__(self) -> Iterator[ExecutionRun]:
+        yield from (*self.ended, self.current, *self.beside)
+
+
 class SessionRuns:
     """A session's executions. `current`: the running cell, set by the session; `made`: the count so far."""
 

@@ -72,7 +72,7 @@ class Archive:
         meter: KernelMeter | None = None,
     ) -> None:
         self.exports = exports
-        self._meter = meter
+        self.meter = meter
         self._texts = texts
         refusal = "Too many large results are being read; try again later"
         self._heavy = Turns(HEAVY_AT_ONCE, HEAVY_WAITING, HEAVY_PATIENCE, refusal)
@@ -270,8 +270,8 @@ class Archive:
         self, models: Sequence[SessionModel], rows: Sequence[SessionRow]
     ) -> list[SessionModel]:
         """Return the models with their kernels' use of resources, and the sessions' numbers of executions."""
-        if self._meter is not None:
-            await self._meter.look()
+        if self.meter is not None:
+            await self.meter.look()
         sessions = {row.id: self._manager.get(row.principal, row.key) for row in rows}
         ended = [each for each, session in sessions.items() if session is None]
         counts = await self._journal.reads.execution_counts(ended) if ended else {}
@@ -279,7 +279,7 @@ class Archive:
         for model, row in zip(models, rows, strict=True):
             session = sessions[row.id]
             made = counts.get(row.id, 0) if session is None else session.runs.made
-            use = None if session is None or self._meter is None else self._meter.of(session.kernel)
+            use = None if session is None or self.meter is None else self.meter.of(session.kernel)
             told.append(
                 structs.replace(
                     model,

@@ -38,7 +38,7 @@ from cellgate.sessions.kernel_slot import KernelCallbacks, Placed, SessionKernel
 from cellgate.sessions.machine import Occupant, Step
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SharedParts
-from cellgate.sessions.queue import ExecutionQueue, SessionRuns
+from cellgate.sessions.queue import AdoptedRuns, ExecutionQueue, SessionRuns
 from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
 from cellgate.sessions.state import SessionCore, SessionRecord, SessionSpec, SessionState
@@ -162,14 +162,13 @@ class Session(SessionCore):
         self,
         executions_made: int,
         adopted: Kernel | None = None,
-        running: ExecutionRun | None = None,
+        resumed: AdoptedRuns | None = None,
         *,
         patience: float | None = None,
         moved: Moved | None = None,
         placed: Placed | None = None,
     ) -> None:
-        """Claim the first kernel, or continue with an adopted one and its running cell.
-
+        """Claim the first kernel, or continue with an adopted one and the cells that it was sent.
         Waits in line at most `patience` seconds; `moved` gets the position there. `placed`: see
         `SessionKernel.claim`. Raises the pool's errors and StorageError; the session then has no kernel.
         """
@@ -195,14 +194,25 @@ class Session(SessionCore):
             await self.slot.drop()
             raise
         self.report("A session begins", cause=cause)
-        if running is not None:
-            running.host = self
-            running.end.place = self.account.adopt_cell()
-            self.machine.came(occupant=Occupant.CELL)
-            self.runs.current = running
+        if resumed is not None:
+            await self._resume(resumed, kernel)
         self.undo.attached()
         self.worker.start()
         self.record.begin_idleness()
+
+    async def _resume(self, resumed: AdoptedRuns, kernel: Kernel) -> None:
+        """Record the ends of cells that have ended, and go on with the others."""
+        for run in resumed:
+            run.host = self
+            run.end.place = self.account.adopt_cell()
+        for run in resumed.ended:
+            await run.run(kernel)
+            await self.finish(run)
+        self.machine.came(occupant=Occupant.CELL)
+        self.runs.current = resumed.current
+        for run in resumed.beside:
+            self.machine.submitted_beside(turn=True)
+            self.worker.begin_beside(run, kernel)
 
     def begin_as_branch(self, kernel: Kernel, origin: BranchedFrom) -> None:
         """Record the first event and take cells from now on. Raises StorageError."""

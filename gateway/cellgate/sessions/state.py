@@ -110,7 +110,7 @@ class SessionRecord:
         self._secrets = spec.secrets
         self._gateway_version = gateway_version
         self._introduction: dict[str, Any] = {}
-        self._recorded = spec.row.state, spec.row.cause
+        self._recorded = spec.row.state, spec.row.cause, spec.row.last_activity
 
     def touch(self, at: str | None = None) -> None:
         """Note that the session was used, `at` the given time or now."""
@@ -208,7 +208,7 @@ class SessionRecord:
         """Record a state and the current kernel, if any."""
         self.state = state
         self.cause = cause
-        self._recorded = state, cause
+        self._recorded = state, cause, self.last_activity
         fields: dict[str, Any] = {
             "state": state,
             "cause": cause,
@@ -225,6 +225,7 @@ class SessionRecord:
     def finished(self, event: Mapping[str, Any]) -> None:
         """Update the session from an execution's `finished` event."""
         self.last_activity = event["at"]
+        self._recorded = (*self._recorded[:2], self.last_activity)
         self.save(event["execution_count"])
 
     def branched(self, branch: str, made: Branched) -> BranchedFrom:
@@ -276,13 +277,13 @@ class SessionRecord:
         return fields if self._secrets is None else self._secrets.in_names(fields)
 
     def save(self, execution_count: int | None = None) -> None:
-        """Write the row with the last recorded state; `busy` has no event of its own and is not recorded."""
-        state, cause = self._recorded
+        """Write the row with what the last events say; `busy` and most of what is done to it have none."""
+        state, cause, last_activity = self._recorded
         self.row = structs.replace(
             self.row,
             state=state,
             cause=cause,
-            last_activity=self.last_activity,
+            last_activity=last_activity,
             execution_count=execution_count or self.row.execution_count,
             head_seq=self.log.head_seq,
             head=self.log.head,

@@ -6,7 +6,7 @@ of another gateway that was lost. The caller has claimed the session: nobody els
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -62,11 +62,11 @@ async def end_lost(journal: RecordStore, row: SessionRow, log: EventLog, why: Lo
 
 
 async def end_cells(
-    journal: RecordStore, row: SessionRow, log: EventLog, why: LostBy, kernel: str, but: str | None = None
+    journal: RecordStore, row: SessionRow, log: EventLog, why: LostBy, kernel: str, but: Collection[str] = ()
 ) -> None:
-    """Record the end of all cells that have none, except for the execution `but`."""
+    """Record the end of all cells that have none, except for the executions `but`."""
     for execution in await journal.reads.unfinished_executions(row.id):
-        if execution.id != but:
+        if execution.id not in but:
             event = log.append("finished", execution.id, lost_cell(why, kernel))
             log.save_execution(structs.replace(execution, status="died", last_seq=event["seq"]))
 

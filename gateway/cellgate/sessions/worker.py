@@ -29,6 +29,15 @@ NO_TURN = (
 FAULT = GatewayFault.reason
 
 
+def _forgets(kernel: Kernel) -> bool:
+    """Return whether another gateway may adopt the kernel and would not learn from it which cells it got.
+
+    Such a kernel keeps no spool, so the record must know of a cell before the kernel does: otherwise a crash
+    in between would let a repeat run it a second time. All kernels that keep one also tell their variables.
+    """
+    return kernel.stored and not kernel.facts.tells_variables
+
+
 class SessionFaults:
     """Carries on after internal errors of a session's worker and of its helpers, which are logged before.
 
@@ -126,7 +135,7 @@ class SessionWorker:
         kernel = self._core.slot.current
         step = self._core.machine.submitted(
             alive=kernel is not None and kernel.alive,
-            prepared=bool(run.request.env or self._core.hooks),
+            prepared=bool(run.request.env or self._core.hooks) or (kernel is not None and _forgets(kernel)),
             turn=run.end.place is None or run.end.place.running,
             due=self._core.undo.due,
         )
@@ -240,6 +249,8 @@ class SessionWorker:
     async def _run(self, run: ExecutionRun, kernel: Kernel) -> None:
         for hook in self._core.hooks:
             await hook.before(run)
+        if _forgets(kernel):
+            await run.record.log.commit()
         await run.run(kernel)
         if run.request.env:
             await run.clean_up(kernel)

@@ -42,6 +42,10 @@ class UserStoreContract:
         with pytest.raises(InvalidInput, match="gateway's own token"):
             store.add_user("default", Role.USER)
 
+    def test_nobody_has_the_name_that_stands_for_oneself(self, store: UserStore) -> None:
+        with pytest.raises(InvalidInput, match="whoever asks"):
+            store.add_user("me", Role.USER)
+
     @pytest.mark.parametrize("name", ["nobody", "", "'; DROP TABLE users; --"])
     def test_who_is_not_there_is_not_found(self, store: UserStore, name: str) -> None:
         for change in (

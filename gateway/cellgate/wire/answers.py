@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from cellgate.wire.base import Value, say
-from cellgate.wire.events import BranchedFrom, ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
+from cellgate.wire.events import (
+    BranchedFrom,
+    ErrorInfo,
+    Event,
+    ExecutionCount,
+    KernelInfo,
+    MemoryKills,
+    Missing,
+    Package,
+)
 from cellgate.wire.problems import Problem
 
 Next = Annotated[str | None, say("The value of `after` for the next page; null on the last page.")]
@@ -135,8 +144,9 @@ class SessionModel(Value, frozen=True, kw_only=True):
     memory: Annotated[
         int | UnsetType,
         say(
-            "Bytes of memory that its kernel and the programs beside it use now, with those of the sessions "
-            "in `shares_sandbox_with`; absent unless `usage` is asked for, and where unknown."
+            "Bytes of memory that its kernel and the programs beside it use now, as its limit counts them, "
+            "with those of the sessions in `shares_sandbox_with`; absent unless `usage` is asked for, and "
+            "where unknown."
         ),
     ] = UNSET
     cpu: Annotated[
@@ -291,6 +301,7 @@ class Result(Value, frozen=True, kw_only=True):
         say("Milliseconds from the request until the cell was sent to the kernel; null before the end."),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    memory_kills: MemoryKills | UnsetType = UNSET
     kernel: KernelInfo = KernelInfo()
     outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []
     stdout: str = ""
@@ -697,7 +708,7 @@ class Me(Value, frozen=True, kw_only=True):
     principal: str
     role: Annotated[str, say("`user`, `admin` or `auditor`.")]
     scopes: Annotated[
-        list[str], say("What role and token permit: `run`, `read`, `files`, `packages`, `metrics`.")
+        list[str], say("What role and token permit: `run`, `read`, `files`, `packages`, `metrics`, `users`.")
     ]
     quotas: dict[str, QuotaUse]
 
@@ -715,6 +726,62 @@ class UsagePage(Value, frozen=True, kw_only=True):
 
     principals: list[PrincipalUse]
     next: Next = None
+
+
+class UserModel(Value, frozen=True, kw_only=True):
+    """A user."""
+
+    name: str
+    role: Annotated[str, say("`user`, `admin` or `auditor`.")]
+    state: Annotated[str, say("`active` or `disabled`.")]
+    created_at: str
+
+
+class UserPage(Value, frozen=True, kw_only=True):
+    """A page of users, by name."""
+
+    users: list[UserModel]
+    next: Next = None
+
+
+class TokenModel(Value, frozen=True, kw_only=True):
+    """A token of a user, without its text."""
+
+    id: str
+    user: str
+    scopes: Annotated[str | None, say("Its scopes, with commas between; null: all that the role may.")]
+    sessions: Annotated[
+        str | None, say("The one session that it is for, or how their keys begin, with a `*`; null: all.")
+    ]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NewToken(TokenModel, frozen=True, kw_only=True):
+    """A token that has just been made."""
+
+    token: Annotated[str, say("The token itself. It is shown only now: a digest of it is kept.")]
+
+
+class TokenPage(Value, frozen=True, kw_only=True):
+    """A page of a user's tokens, oldest first."""
+
+    tokens: list[TokenModel]
+    next: Next = None
+
+
+class SecretModel(Value, frozen=True, kw_only=True):
+    """A secret of a user, without its value."""
+
+    name: str
+    set_at: str
+
+
+class SecretList(Value, frozen=True, kw_only=True):
+    """All secrets of a user, by name."""
+
+    secrets: list[SecretModel]
 
 
 class NodeModel(Value, frozen=True, kw_only=True):

@@ -24,14 +24,14 @@ _GATEWAY_LEFT = "gateway_restart"
 
 
 def describe_end(ended: Finished, *, started: bool, error_shown: bool) -> str:
-    """Why the cell ended; empty if it ended by itself, or if its outputs say all there is to say.
+    """Why the cell ended, or that processes of it were killed; empty if its outputs say all there is to say.
 
     `started`: whether there was a `started` event. `error_shown`: whether an error is among the outputs.
     """
     why = f" ({ended.cause})" if ended.cause else ""
     if ended.status in _BY_ITSELF:
         # A failure without an error output was reported otherwise: IPython prints usage errors of magics.
-        return ""
+        return _describe_kills(ended.memory_kills)
     error = ended.error
     if not started and ended.status in _UNANSWERED and ended.sent is not True:
         if error_shown:
@@ -50,6 +50,17 @@ def describe_end(ended: Finished, *, started: bool, error_shown: bool) -> str:
     if error is not None:
         return f"{error.ename}: {error.evalue}"
     return f"This cell was ended early: {ended.status}{why}."
+
+
+def _describe_kills(kills: int | UnsetType) -> str:
+    """Say that processes beside the kernel were killed; empty if none were."""
+    if isinstance(kills, UnsetType) or not kills:
+        return ""
+    processes = "A process" if kills == 1 else f"{kills} processes"
+    return (
+        f"{processes} that ran beside the kernel {'was' if kills == 1 else 'were'} killed: the session had "
+        "reached its limit of memory."
+    )
 
 
 def note_output(note: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from cellgate.wire.words import Cause, Status
 E = TypeVar("E", bound="Event")
 
 ExecutionCount = Annotated[int | None, say("The kernel's prompt number; null if the kernel reported none.")]
+MemoryKills = Annotated[int, say("Processes beside the kernel killed at its memory limit; absent if none.")]
 MimeBundle = Annotated[
     dict[str, Any],
     say("One representation per MIME type: text as a string, binary data in base64, JSON types as JSON."),
@@ -343,9 +344,8 @@ class Finished(Event, frozen=True, kw_only=True):
         ),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
-    timeout: Annotated[
-        float | UnsetType, say("Seconds that the cell was given; absent unless `status` is `timeout`.")
-    ] = UNSET
+    memory_kills: MemoryKills | UnsetType = UNSET
+    timeout: Annotated[float | UnsetType, say("Seconds it had; absent unless `status` is `timeout`.")] = UNSET
     sent: Annotated[
         bool | UnsetType, say("Whether a kernel was asked to run the cell; absent unless `status` is `died`.")
     ] = UNSET

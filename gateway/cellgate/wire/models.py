@@ -147,6 +147,48 @@ class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
+class UserBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A user to add."""
+
+    name: Annotated[str, say("1 to 128 of `A-Z a-z 0-9 . _ @ | : + -`; begins with a letter or a digit.")]
+    role: Annotated[
+        Literal["user", "admin", "auditor"], Meta(title="RoleName", description="What the user may do.")
+    ] = "user"
+
+
+class UserChangeBody(Body, frozen=True, forbid_unknown_fields=True):
+    """What to change of a user; what is left out stays."""
+
+    role: Annotated[
+        Literal["user", "admin", "auditor"] | None, Meta(title="RoleName", description="Another role.")
+    ] = None
+    disabled: Annotated[
+        bool | None, say("Whether the user's tokens open nothing; their sessions end when it becomes true.")
+    ] = None
+
+
+class TokenBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A token to make, as narrow as it is to be; what is left out limits nothing.
+
+    Of one's own it has at least the limits of the token that it is made with.
+    """
+
+    expires: Annotated[
+        str | None, say("When it ends: after `90s`, `12h` or `30d`, or at `2030-01-31T12:00:00Z`.")
+    ] = None
+    scope: Annotated[
+        str | None, say("Of `run`, `read`, `files`, `packages`, `metrics`, `users`, separated by commas.")
+    ] = None
+    session: Annotated[str | None, say("The key of the one session that it is for.")] = None
+    sessions: Annotated[str | None, say("How the keys of its sessions begin.")] = None
+
+
+class SecretBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A secret to set."""
+
+    value: Annotated[str, say("Its value, at most 8 KiB. Nothing shows it again.")]
+
+
 class CheckpointBody(Body, frozen=True, forbid_unknown_fields=True):
     """A checkpoint to make."""
 

@@ -136,6 +136,20 @@ class UsageQuery(Query, frozen=True):
     after: Annotated[str, say("The page begins after the principal of this name.")] = ""
 
 
+class UsersQuery(Query, frozen=True):
+    """A page of users."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: Annotated[str, say("The page begins after the user of this name.")] = ""
+
+
+class TokensQuery(Query, frozen=True):
+    """A page of a user's tokens."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: Annotated[str, say("The page begins after the token with this id.")] = ""
+
+
 class EventsQuery(SessionQuery, frozen=True):
     """Where a stream of events begins."""
 

@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     BranchWorkspace = Literal["copy", "shared"]
     KeptBranches = Literal["none", "first_ok", "all"]
     OnDisconnect = Literal["continue", "interrupt"]
+    RoleName = Literal["user", "admin", "auditor"]
 else:
     Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
-    BranchWorkspace = KeptBranches = OnDisconnect = str
+    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = str
 
 
 def language_name(given: str | None) -> LanguageName | None:

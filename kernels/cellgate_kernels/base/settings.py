@@ -29,7 +29,9 @@ class PoolSettings:
         least=0,
     )
     burst_window: float = 10.0
-    max_kernels: int = option(64, "The most kernels that exist at once.", least=1)
+    max_kernels: int = option(
+        64, "The most kernels that exist at once; 0: one for each 256 MiB of memory, from 4 to 512.", absent=0
+    )
     concurrent_starts: int = option(2, "Kernels that start at once; 0: 2, or 4 with a fork server.", absent=0)
     claim_timeout: float = option(
         30.0, "Seconds that a request waits for a kernel when none is free.", unit=SECONDS, least=0.1

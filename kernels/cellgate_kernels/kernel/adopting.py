@@ -22,6 +22,7 @@ from cellgate_kernels.kernel.manager import Workshop
 from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.limits.control_group import ControlGroup
+from cellgate_kernels.limits.memory import MemoryGroup
 from cellgate_kernels.protocol.kernel_info import known_info
 from cellgate_kernels.protocol.messages import Channel
 
@@ -83,6 +84,7 @@ async def adopt(
         stored.hash_seed,
         can_branch=stored.can_branch,
         tells_variables=stored.tells_variables,
+        memory=MemoryGroup.of(provisioner.process),
     )
     packages = None if stored.packages is None else Path(stored.packages)
     kernel = Kernel(profile, facts, manager, connection, workspace, forks, packages, workshop.store)

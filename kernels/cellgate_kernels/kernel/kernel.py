@@ -32,6 +32,7 @@ from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.launch.folders import EGRESS
 from cellgate_kernels.limits.control_group import ControlGroup
+from cellgate_kernels.limits.memory import MemoryGroup
 from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.protocol.unsent import read_last_words
 
@@ -63,7 +64,8 @@ class KernelProfile:
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
-    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``).
+    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``); the control group of
+    its `memory`, if it has one of its own.
     """
 
     info: Mapping[str, Any]
@@ -71,6 +73,7 @@ class KernelFacts:
     hash_seed: str | None = None
     can_branch: bool = False
     tells_variables: bool = False
+    memory: MemoryGroup | None = None
 
 
 class Forks(Protocol):

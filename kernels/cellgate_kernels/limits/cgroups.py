@@ -73,13 +73,7 @@ class Cgroup:
 
     def memory_kills(self) -> int:
         """Count the cgroup's processes that the system killed because all together used too much memory."""
-        for folder, version in self.folders:
-            with suppress(OSError):
-                text = (folder / {1: "memory.oom_control", 2: "memory.events"}[version]).read_text()
-                counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
-                if "oom_kill" in counts:
-                    return int(counts["oom_kill"])
-        return 0
+        return max((kills_in(folder, version) for folder, version in self.folders), default=0)
 
     def enter(self, process: int) -> None:
         """Move a process into the cgroup. Raises OSError."""
@@ -274,6 +268,28 @@ class Cgroups:
         for parent, _ in self._parents:
             self._sweep(parent)
             _remove(parent)
+
+
+def kills_in(folder: Path, version: int) -> int:
+    """Count a group's processes that the system killed at the limit of memory; 0 if the group is gone."""
+    with suppress(OSError):
+        text = (folder / {1: "memory.oom_control", 2: "memory.events"}[version]).read_text()
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
+def is_apart(group: Hierarchy, ours: Sequence[Hierarchy]) -> bool:
+    """Return whether the group is visible here, and neither this process's own group nor one above."""
+    if ".." in group.folder.parts:
+        return False
+    return not any(
+        each.folder.is_relative_to(group.folder)
+        for each in ours
+        if (each.version, each.controllers) == (group.version, group.controllers)
+    )
 
 
 def groups_of(text: str) -> dict[str, str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies
+from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies, is_apart
 from cellgate_kernels.limits.disk import TICKS_PER_SECOND, state_of, ticks_of
 
 PASSES = 4
@@ -68,7 +68,7 @@ class ControlGroup:
         own = [
             Hierarchy(root / each.folder.relative_to("/"), each.version, each.controllers)
             for each in theirs
-            if _is_apart(each, ours)
+            if is_apart(each, ours)
         ]
         memory = next((each for each in own if "memory" in each.controllers), None)
         freezers = (each for each in own if each.version == 2 or "freezer" in each.controllers)
@@ -159,14 +159,3 @@ class ControlGroup:
                     raise
                 if unified:
                     return
-
-
-def _is_apart(group: Hierarchy, ours: Sequence[Hierarchy]) -> bool:
-    """Return whether the group is visible here, and neither this process's own group nor one above."""
-    if ".." in group.folder.parts:
-        return False
-    return not any(
-        each.folder.is_relative_to(group.folder)
-        for each in ours
-        if (each.version, each.controllers) == (group.version, group.controllers)
-    )

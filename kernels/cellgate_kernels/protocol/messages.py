@@ -25,6 +25,10 @@ from cellgate_kernels.codec.structure import FLAT_BYTES, is_too_deep, weigh_smal
 
 DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
+SENDER = "cellgate"
+"""The user's name in headers of the gateway's own messages."""
+NOTE = "cellgate"
+"""The field of a header that the gateway adds to the protocol's."""
 EMPTY = b"{}"
 MOST_HEADER = 512 * 1024
 """The most bytes of a header, or of a parent header, which repeats a client's, sometimes a little longer."""
@@ -218,19 +222,24 @@ def new_message(
     session: str,
     msg_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    note: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Return a message of the gateway to a kernel; `session` is the client's session id of the protocol."""
+    """Return a message of the gateway to a kernel; `session` is the client's session id of the protocol.
+
+    `note`: a further field of the header, which the kernel repeats as the parent of all its answers.
+    """
     header = Header(msg_id or uuid.uuid4().hex, msg_type)
-    header_frame = _encode(
-        {
-            "msg_id": header.msg_id,
-            "msg_type": msg_type,
-            "username": "cellgate",
-            "session": session,
-            "date": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-            "version": PROTOCOL_VERSION,
-        }
-    )
+    fields: dict[str, Any] = {
+        "msg_id": header.msg_id,
+        "msg_type": msg_type,
+        "username": SENDER,
+        "session": session,
+        "date": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "version": PROTOCOL_VERSION,
+    }
+    if note:
+        fields[NOTE] = note
+    header_frame = _encode(fields)
     described = _encode(metadata) if metadata else EMPTY
     return Message(channel, header_frame, EMPTY, described, _encode(content), (), header, Header())
 

@@ -115,6 +115,7 @@ def test_every_width_is_used_and_none_exceeded(
             ("#/", ".table-box"),
             (f"#/sessions/{filled}", "article .source"),
             ("#/gateway", ".operator"),
+            ("#/users", ".operator"),
         ):
             page.evaluate("fragment => { location.hash = fragment }", fragment)
             expect(page.locator(what).first).to_be_visible()

@@ -539,6 +539,7 @@ def test_names_can_not_pass_for_others(page: Any) -> None:
         ("", {"view": "sessions"}),
         ("#/", {"view": "sessions"}),
         ("#/gateway", {"view": "gateway"}),
+        ("#/users", {"view": "users"}),
         ("#/sessions/a~b", {"view": "session", "session": "a~b", "execution": None, "principal": None}),
         (
             "#/sessions/a/e1?principal=b%20c",

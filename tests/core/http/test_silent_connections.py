@@ -81,6 +81,12 @@ async def test_no_connection_to_a_gateway_has_a_limit_for_slow_readers(watch: Si
         connection = await peers.connect(f"http://{host}:{port}")
         (watched,) = watch._watched
         assert watched.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+        assert watched.connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, between, count = (
+            watched.connection.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + between * count == 15
         watched.end()
         assert await connection.read() == b""
         connection.close()

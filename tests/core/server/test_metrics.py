@@ -28,12 +28,13 @@ from cellgate.http.metrics import (
 from cellgate.quotas.usage import COUNTED
 from cellgate.record.store.sqlite.redo import LOG_BYTES
 from cellgate.server.observing import Observer, Sampler
+from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.base.errors import KernelspecNotFound, PoolExhausted
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.kernel import KernelProfile
-from cellgate_kernels.limits.memory import MemoryUse, resident, uses
+from cellgate_kernels.limits.memory import MemoryGroup, MemoryUse, uses
 from cellgate_kernels.pool.pool import ClaimEnd, KernelPool
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.testing import FakeLauncher, virtual_time
@@ -46,7 +47,7 @@ NAME = re.compile(r"cellgate(_[a-z]+)+")
 UNITS = ("_seconds", "_bytes")
 WORDS_OF_THINGS = frozenset({
     *("kernels", "sessions", "connections", "executions", "places", "claims", "problems", "tasks"),
-    *("failures", "responses", "refusals", "deaths", "leaps"),
+    *("failures", "responses", "refusals", "deaths", "leaps", "kills", "info"),
 })  # fmt: skip
 
 
@@ -108,6 +109,7 @@ def values_of(families: Sequence[Metric], name: str) -> set[tuple[str, ...]]:
         ("cellgate_sessions_ended_total", (*SESSION_ENDS, "other")),
         ("cellgate_pool_claims_total", ClaimEnd),
         ("cellgate_kernel_deaths_total", KERNEL_DEATHS),
+        ("cellgate_build_info", ("",)),
     ],
 )
 def test_every_label_value_is_there_from_the_start(
@@ -149,6 +151,12 @@ def test_unknown_values_count_as_other() -> None:
     assert samples["cellgate_quota_refusals_total", "other"] == 1
     assert samples["cellgate_executions_total", "died", "other"] == 1
     assert samples["cellgate_executions_total", "ok", "none"] == 1
+
+
+def test_no_series_tells_when_another_began() -> None:
+    text = Metrics("1.2.3").render().decode()
+    assert "_created" not in text
+    assert 'cellgate_build_info{version="1.2.3"} 1.0\n' in text
 
 
 def test_what_is_read_must_be_declared() -> None:
@@ -237,10 +245,10 @@ def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
         async def look() -> None:
             async with journal_at(tmp_path / "record") as journal:
                 processes = [parent.pid, os.getpid()]
-                await Sampler(metrics, tmp_path, journal, lambda: processes, lane).look()
+                await Sampler(metrics, tmp_path, journal, KernelMeter(lambda: processes, lane), lane).look()
 
         asyncio.run(look())
-        [tree] = resident([parent.pid])
+        [tree] = [use.memory for use in uses([parent.pid])]
     found = counted(metrics)
     assert tree > 50_000_000
     assert (
@@ -248,7 +256,59 @@ def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
     )
     assert found["cellgate_storage_bytes",] >= found["cellgate_storage_free_bytes",] > 0
     assert found["cellgate_record_bytes",] > LOG_BYTES
-    assert resident([0x7FFFFFFF]) == [0]
+    assert found["cellgate_machine_memory_bytes",] > found["cellgate_machine_memory_available_bytes",] > 0
+    assert uses([0x7FFFFFFF]) == [MemoryUse()]
+
+
+def test_memory_that_forks_share_counts_once() -> None:
+    """Of nine forks of a process that holds 100 MB."""
+    code = (
+        "import os, signal\n"
+        "held = bytearray(b'x' * 100_000_000)\n"
+        "forks = [os.fork() or signal.pause() for _ in range(9)]\n"
+        "print(*forks, flush=True)\n"
+        "input()\n"
+        "for fork in forks: os.kill(fork, signal.SIGKILL)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert len(parent.stdout.readline().split()) == 9
+        [found] = uses([parent.pid])
+        parent.communicate("\n")
+    assert 100_000_000 < found.memory < 200_000_000
+
+
+def test_a_kernel_with_a_control_group_uses_its_charge(tmp_path: Path) -> None:
+    """In both versions, without files that nobody has read for a while; kills are counted."""
+    for version, names, stat in (
+        (1, ("memory.usage_in_bytes", "memory.oom_control"), "total_inactive_file"),
+        (2, ("memory.current", "memory.events"), "inactive_file"),
+    ):
+        folder = tmp_path / f"v{version}"
+        folder.mkdir()
+        (folder / names[0]).write_text("5000\n")
+        (folder / names[1]).write_text("under_oom 0\noom 7\noom_kill 3\n")
+        (folder / "memory.stat").write_text(f"anon 1\n{stat} 2000\ninactive_files 1\n")
+        group = MemoryGroup(folder, version)
+        assert (group.charge(), group.kills()) == (3000, 3)
+    assert MemoryGroup(tmp_path, 2).kills() == 0
+    with pytest.raises(OSError, match="memory"):
+        MemoryGroup(tmp_path, 2).charge()
+
+
+def test_a_group_is_a_kernel_s_own_only_if_it_is_not_ours(tmp_path: Path) -> None:
+    for process, path in (("self", "/a"), ("5", "/a"), ("6", "/a/kernel"), ("7", "/"), ("8", "/b")):
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "cgroup").write_text(f"4:memory:{path}\n0::/\n")
+    mount = "31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    (tmp_path / "self" / "mountinfo").write_text(mount)
+    memory = Path("/sys/fs/cgroup/memory")
+    assert MemoryGroup.of_all([5, 6, 7, 8, 9], tmp_path) == {
+        6: MemoryGroup(memory / "a" / "kernel", 1),
+        8: MemoryGroup(memory / "b", 1),
+    }
 
 
 def test_processor_time_is_that_of_processes_and_of_reaped_children() -> None:

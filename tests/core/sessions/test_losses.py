@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.kernel.stored import StoredKernel
+from cellgate_kernels.limits.memory import MemoryGroup
 from cellgate_kernels.testing import FakeKernel, at_once, fails_to_start, starts_after, virtual_time
 from tests.core.world import GRACE, PRINCIPAL, World
 
@@ -446,3 +448,19 @@ WITH_ALL = (
 )
 def test_a_loss_in_words(kernel: KernelInfo, text: str) -> None:
     assert describe_loss(kernel) == text
+
+
+def test_a_process_that_is_killed_beside_its_kernel_is_told_once(world: World, tmp_path: Path) -> None:
+    """At the limit of memory, while the kernel goes on: with the cell that ran then, and with no other."""
+    told(world)
+    kernel = world.kernel("s")
+    assert kernel is not None
+    counts = tmp_path / "memory.events"
+    counts.write_text("oom_kill 5\n")
+    kernel.facts = replace(kernel.facts, memory=MemoryGroup(tmp_path, 2))
+    world.ask("s", "ignores", timeout=1.0)
+    world.pass_time(0.5)
+    counts.write_text("oom_kill 7\n")
+    world.pass_time(60)
+    told(world)
+    assert [end.get("memory_kills") for end in stored(world)] == [None, 2, None]

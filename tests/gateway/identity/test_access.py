@@ -24,7 +24,7 @@ from cellgate.identity.store.opening import open_users
 from tests.conftest import serving
 from tests.support.server import GatewayProcess, Response
 
-RUN, READ, FILES, PACKAGES, METRICS = Permission
+RUN, READ, FILES, PACKAGES, METRICS, USERS = Permission
 WEBSOCKET = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -39,7 +39,8 @@ class Row:
     """A route and its method: what it needs, what to send, and what its answer is to whom may ask.
 
     `of`: `session` is about a session of somebody, `everybody` is the same for all who may ask, `own` is
-    about what the sender has. `makes`: it would make a session of the sender's own with the same key.
+    about what the sender has, `users` is for administrators alone. `makes`: it would make a session of the
+    sender's own with the same key.
     """
 
     method: str
@@ -56,6 +57,7 @@ class Row:
 
 OF_OPERATORS = {"/metrics", "/v1/audit", "/v1/usage", "/v1/cluster"}
 """What is about everybody, and nothing for a user."""
+U = "/v1/users/{user}"
 S = "/v1/sessions/{session}"
 X = S + "/executions/{execution}"
 P = S + "/processes/{process}"
@@ -86,6 +88,17 @@ ROWS = [
     Row("GET", "/v1/audit", (READ,), of="everybody"),
     Row("GET", "/v1/usage", (READ,), of="everybody"),
     Row("GET", "/v1/cluster", (READ,), of="everybody"),
+    Row("GET", "/v1/users", (USERS,), of="users"),
+    Row("POST", "/v1/users", (USERS,), 409, of="users", body={"name": "alice"}),
+    Row("PATCH", U, (USERS,), 409, of="users", body={"disabled": True}),
+    Row("DELETE", U, (USERS,), 409, of="users"),
+    Row("GET", U, (USERS,), of="own"),
+    Row("GET", U + "/tokens", (USERS,), of="own"),
+    Row("POST", U + "/tokens", (USERS,), 201, of="own", body={"expires": "1s"}),
+    Row("DELETE", U + "/tokens/{token}", (USERS,), 404, of="own"),
+    Row("GET", U + "/secrets", (USERS,), of="own"),
+    Row("PUT", U + "/secrets/{secret}", (USERS,), 400, of="own", body={"value": "short"}),
+    Row("DELETE", U + "/secrets/{secret}", (USERS,), 404, of="own"),
     Row("GET", "/v1/info", (), of="everybody"),
     Row("GET", "/v1/me", (), of="own"),
     Row("POST", "/v1/console", (), of="own"),
@@ -241,6 +254,9 @@ class World:
             "port": "8000",
             "process": ran.json()["process"],
             "checkpoint": "kept",
+            "user": "me",
+            "token": "0123456789ab",
+            "secret": "MISSING",
             "path": "f.txt",
             "name": "python3",
             "file": "kernel.css",
@@ -397,7 +413,7 @@ def allowed(world: World, row: Row, who: str, query: str) -> None:
         # Else the sender would have a session with the key that is Alice's in all other tests.
         ended = world.gateway.delete(f"/v1/sessions/{world.values['session']}", token=world.tokens[who])
         assert ended.status == 204, ended.body
-    if row.status in {403, 404, 409}:
+    if row.status in {400, 403, 404, 409}:
         # Allowed, but there is nothing to do: no refusal of access.
         assert reason(answer) not in {"forbidden", "not_authenticated"}
     if row.path == S + "/restart" or row.path.endswith("/files/{path}"):
@@ -408,7 +424,10 @@ def allowed(world: World, row: Row, who: str, query: str) -> None:
 
 @pytest.mark.parametrize("row", [param for param in ALL if param.values[0].path not in OF_OPERATORS])  # type: ignore[union-attr]
 def test_its_owner(world: World, row: Row) -> None:
-    allowed(world, row, "alice", "")
+    if row.of == "users":
+        refused(world, row, 403, world.tokens["alice"])
+    else:
+        allowed(world, row, "alice", "")
 
 
 @pytest.mark.parametrize("row", [param for param in ALL if param.values[0].path.startswith("/v1")])  # type: ignore[union-attr]
@@ -419,7 +438,7 @@ def test_an_administrator(world: World, row: Row) -> None:
 @pytest.mark.parametrize("row", [param for param in ALL if param.values[0].path.startswith("/v1")])  # type: ignore[union-attr]
 def test_an_auditor(world: World, row: Row) -> None:
     query = "?principal=alice" if row.of == "session" else ""
-    if set(row.needs) <= {READ, METRICS}:
+    if set(row.needs) <= {READ, METRICS, USERS} and row.of != "users":
         allowed(world, row, "olga", query)
     else:
         refused(world, row, 403, world.tokens["olga"], query=query)

@@ -52,7 +52,7 @@ def test_a_token_gets_no_scope_that_its_user_s_role_has_not(tmp_path: Path) -> N
     assert refused.returncode == 2
     assert refused.stderr == (
         "cellgate: ada has the role user, which does not include metrics;"
-        " choose from run, read, files, packages\n"
+        " choose from run, read, files, packages, users\n"
     )
     assert cellgate("token", "list", folder).stdout == "No tokens.\n"
     cellgate("user", "role", "ada", "auditor", folder)

@@ -114,11 +114,11 @@ def test_thirty_sessions_at_once_at_a_quota_of_five_give_exactly_five(limited: L
 def test_me_tells_the_role_and_what_is_used(limited: Limited) -> None:
     me = limited.get("default", "/v1/me").json()
     assert (me["principal"], me["role"]) == ("default", "admin")
-    assert me["scopes"] == ["files", "metrics", "packages", "read", "run"]
+    assert me["scopes"] == ["files", "metrics", "packages", "read", "run", "users"]
     assert list(me["quotas"]) == list(COUNTED)
     assert {use["limit"] for use in me["quotas"].values()} == {None}
     reader = limited.get("reader", "/v1/me").json()
-    assert (reader["role"], reader["scopes"]) == ("auditor", ["metrics", "read"])
+    assert (reader["role"], reader["scopes"]) == ("auditor", ["metrics", "read", "users"])
     assert reader["quotas"]["requests_per_minute"]["limit"] == 5
 
 

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cellgate.cli.serve.sizing import kernels_for
+from cellgate.server import machine
 from cellgate_kernels.specs.catalog import data_folder
 from tests.conftest import StartGateway, serving
 from tests.support.server import GatewayProcess, Response, until
@@ -101,7 +103,7 @@ def test_info_tells_what_this_gateway_is(sandbox: None, gateway: GatewayProcess,
     assert info["kernelspecs"]["python3"]["language"] == "python"
     assert info["limits"] == gateway.model(session)["limits"]
     assert info["pool"]["in_use"] >= 1
-    assert info["pool"]["max_kernels"] == 64
+    assert info["pool"]["max_kernels"] == kernels_for(machine.memory())
     assert info["sessions"]["idle"] >= 1
 
 

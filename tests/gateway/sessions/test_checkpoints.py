@@ -329,3 +329,19 @@ def test_a_resumed_session_makes_them_again(gateway: GatewayProcess, auto: str) 
     assert (again.status, again.json()["checkpoint"]) == (201, "auto")
     text(gateway, auto, "x = 1")
     undone(gateway, auto)
+
+
+def test_a_branch_after_a_checkpoint_leaves_a_record_that_is_valid(
+    gateway: GatewayProcess, session: str
+) -> None:
+    """While both live: a use that is no cell is in no row, so the row of the session lacks it, too."""
+    text(gateway, session, "1")
+    kept(gateway, session)
+    branch = gateway.post(f"/v1/sessions/{session}/branch", {})
+    assert branch.status == 201, branch.body
+    try:
+        found = cellgate("verify", "--data-dir", gateway.data_dir).stdout.splitlines()
+        (line,) = [line for line in found if f"session {session} " in line]
+        assert line.startswith("valid ")
+    finally:
+        gateway.delete(f"/v1/sessions/{branch.json()['session']}")

@@ -30,7 +30,7 @@ def login(role: Role, *scopes: Permission) -> Login:
 def test_a_role_grants_what_its_work_needs_and_no_more() -> None:
     assert GRANTED[Role.ADMIN] == EVERYTHING
     assert GRANTED[Role.USER] == EVERYTHING - {Permission.METRICS}
-    assert GRANTED[Role.AUDITOR] == {Permission.READ, Permission.METRICS}
+    assert GRANTED[Role.AUDITOR] == {Permission.READ, Permission.METRICS, Permission.USERS}
 
 
 def test_scopes_take_away_and_never_add() -> None:

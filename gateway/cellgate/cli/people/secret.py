@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import MappingProxyType
 
+from msgspec import structs
 from traitlets import Unicode
 
 from cellgate.cli.actions import forms_of
@@ -78,12 +79,11 @@ class SecretApp(PrincipalsApp):
             sys.stderr.write(f"warning: other secrets can't be read: {what_to_do(lost)}.\n")
 
     def _list(self) -> None:
-        from cellgate.identity.tokens import time_text  # noqa: PLC0415
+        from cellgate.identity.user_models import secret_model  # noqa: PLC0415
 
         with self.store() as store:
             boxes = store.secrets(self.user)
-        models = [{"name": box.name, "set_at": time_text(box.set_at)} for box in boxes]
-        self.show(models, "No secrets.")
+        self.show([structs.asdict(secret_model(box)) for box in boxes], "No secrets.")
 
 
 def _read_value() -> str:

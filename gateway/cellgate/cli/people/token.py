@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 from traitlets import Unicode
 
 from cellgate.cli.actions import forms_of
 from cellgate.cli.base import UsageError
 from cellgate.cli.people.principals import PrincipalsApp
-
-if TYPE_CHECKING:
-    from cellgate.identity.store.interface import Token
 
 
 class TokenApp(PrincipalsApp):
@@ -31,8 +28,9 @@ class TokenApp(PrincipalsApp):
         request; a gateway that is running closes the connections of a revoked token within a second.
 
         Scopes limit what a token may do: `run` cells and end sessions, `read` results and records, work with
-        `files` and `packages`; administrators and auditors also have `metrics`. A token with a prefix is for
-        the sessions whose keys begin with it; for all others it gets 404.
+        `files` and `packages`, change `users` by HTTP: the user's own tokens and secrets, or everybody's for
+        administrators. Administrators and auditors also have `metrics`. A token with a prefix is for the
+        sessions whose keys begin with it; for all others it gets 404.
     """
     examples = """
         cellgate token create --user alice
@@ -58,8 +56,8 @@ class TokenApp(PrincipalsApp):
         help="When it ends: after 90s, 12h or 30d, or at 2030-01-31T12:00:00Z; default: never."
     ).tag(config=True, metavar="TIME")
     scope = Unicode(
-        help="What it may do: run, read, files, packages, metrics, separated by commas; default: all that"
-        " the role may."
+        help="What it may do: run, read, files, packages, metrics, users, separated by commas; default: all"
+        " that the role may."
     ).tag(config=True, metavar="SCOPES")
     session = Unicode(help="The one session that it is for.").tag(config=True, metavar="KEY")
     sessions = Unicode(help="How the keys of its sessions begin.").tag(config=True, metavar="PREFIX")
@@ -75,18 +73,21 @@ class TokenApp(PrincipalsApp):
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 
     def run_action(self, action: str, *words: str) -> None:
+        from cellgate.identity.user_models import token_model  # noqa: PLC0415 - keeps --help quick
+
         if action == "create":
             self._create()
         elif action == "list":
             with self.store() as store:
                 tokens = store.tokens(self.user or None)
-            self.show([_model(token) for token in tokens], "No tokens.")
+            self.show([structs.asdict(token_model(token)) for token in tokens], "No tokens.")
         else:
             with self.store() as store:
                 store.revoke_token(words[0])
 
     def _create(self) -> None:
         from cellgate.identity.tokens import check_reach, check_scopes, parse_expiry, parse_scopes  # noqa: PLC0415
+        from cellgate.identity.user_models import token_model  # noqa: PLC0415
 
         if not self.user:
             raise UsageError("--user NAME says whose token it is")
@@ -97,26 +98,8 @@ class TokenApp(PrincipalsApp):
             check_scopes(self.user, store.user(self.user).role, scopes)
             token, text = store.create_token(self.user, expires_at=expires_at, scopes=scopes, reach=reach)
         if self.json:
-            model = _model(token) | {"token": text}
+            model = structs.asdict(token_model(token)) | {"token": text}
             sys.stdout.write(msgspec.json.format(msgspec.json.encode(model), indent=2).decode() + "\n")
             return
         sys.stderr.write(f"Token {token.id} of {token.user}; it is shown only now:\n")
         sys.stdout.write(f"{text}\n")
-
-
-def _model(token: Token) -> dict[str, Any]:
-    from cellgate.identity.tokens import scopes_text, time_text  # noqa: PLC0415
-
-    def moment(at: float | None) -> str | None:
-        return None if at is None else time_text(at)
-
-    reach = token.reach
-    return {
-        "id": token.id,
-        "user": token.user,
-        "scopes": None if token.scopes is None else scopes_text(token.scopes),
-        "sessions": reach.prefix + ("" if reach.exact else "*") if reach.prefix else None,
-        "created_at": moment(token.created_at),
-        "expires_at": moment(token.expires_at),
-        "revoked_at": moment(token.revoked_at),
-    }

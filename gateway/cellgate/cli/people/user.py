@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import MappingProxyType
 
+from msgspec import structs
 from traitlets import Enum
 
 from cellgate.cli.actions import forms_of
@@ -116,17 +117,8 @@ class UserApp(PrincipalsApp):
             store.set_role(name, Role(role))
 
     def _list(self) -> None:
-        from cellgate.identity.tokens import time_text  # noqa: PLC0415
+        from cellgate.identity.user_models import user_model  # noqa: PLC0415
 
         with self.store() as store:
             users = store.users()
-        models = [
-            {
-                "name": user.name,
-                "role": user.role.value,
-                "state": "disabled" if user.disabled else "active",
-                "created_at": time_text(user.created_at),
-            }
-            for user in users
-        ]
-        self.show(models, "No users.")
+        self.show([structs.asdict(user_model(user)) for user in users], "No users.")

@@ -12,7 +12,8 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError, switches
+from cellgate.cli.base import UsageError, switches
+from cellgate.cli.run.owner import OwnerOption
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
 from cellgate_kernels.base.errors import InvalidInput, in_brief
@@ -24,7 +25,7 @@ _FORMATS = {".ipynb": "ipynb", **FORM_BY_EXTENSION}
 """What a file with such a name holds."""
 
 
-class ExportApp(CommandApp):
+class ExportApp(OwnerOption):
     """``cellgate export``."""
 
     name = "cellgate-export"
@@ -65,7 +66,7 @@ class ExportApp(CommandApp):
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "ExportApp.output",
         "to": "ExportApp.to",
-        **CommandApp.aliases,
+        **OwnerOption.aliases,
     }
     flags = switches(
         "ExportApp", bundle=bundle, no_outputs=no_outputs, no_inherited=no_inherited, no_undone=no_undone

@@ -1,11 +1,12 @@
 """``cellgate record``: maintenance of a gateway's record, and of the key that signs its exports.
 
-It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact`, `restore`
-and `migrate` need exclusive access to the folder; a gateway reads the key when it starts.
+`stats`, `trail`, `clock` and `backup` work while a gateway is running; `compact`, `restore` and `migrate`
+need exclusive access to the folder; a gateway reads the key when it starts. `purge` is the gateway's work.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sys
@@ -35,7 +36,7 @@ class RecordApp(BaseApp):
     """``cellgate record``."""
 
     name = "cellgate-record"
-    usage = "stats|trail|clock|compact|key|backup FILE|backup FOLDER|restore FILE|migrate [options]"
+    usage = "stats|trail|clock|compact|key|backup FILE|backup FOLDER|restore FILE|migrate|purge [options]"
     actions = {  # noqa: RUF012
         "stats": "",
         "trail": "",
@@ -45,6 +46,7 @@ class RecordApp(BaseApp):
         "backup": "FILE|FOLDER",
         "restore": "FILE",
         "migrate": "",
+        "purge": "",
     }
     forms = forms_of(actions)
     description = """
@@ -77,6 +79,10 @@ class RecordApp(BaseApp):
         `migrate --back --record URL` moves it back; no gateway may be running. The copy is checked and
         counted before it counts, and the original is kept under another name.
 
+        `purge --principal NAME` removes all that is recorded of a user, with the files of the sessions; those
+        that live end. The gateway of the data folder does it, so it must be serving. On a terminal it asks
+        first. Backups keep what they have.
+
         With `--record URL`, or CELLGATE_RECORD, `stats` and `trail` are those of the database.
 
         `key` prints the public half of the key that signs exports; give it to those who check them with
@@ -93,6 +99,7 @@ class RecordApp(BaseApp):
         cellgate record backup /backups --keep 14
         cellgate record restore /backups/record-monday.sqlite3 --force
         cellgate record migrate --record postgresql://cellgate@db.example.org/cellgate
+        cellgate record purge --principal ada --yes
     """
 
     options_of_some = MappingProxyType(
@@ -105,6 +112,8 @@ class RecordApp(BaseApp):
             "trust": "clock",
             "create": "key",
             "back": "migrate",
+            "principal": "purge",
+            "yes": "purge",
         }
     )
 
@@ -122,14 +131,20 @@ class RecordApp(BaseApp):
     )
     back = Bool(False, help="Move the record out of the database, into the data folder.").tag(config=True)
 
+    principal = Unicode(help="Whose sessions to remove, with their records and files.").tag(
+        config=True, metavar="NAME", not_empty=True
+    )
+    yes = Bool(False, help="Remove without asking.").tag(config=True)
+
     aliases = {  # noqa: RUF012
+        "principal": "RecordApp.principal",
         "after": "RecordApp.after",
         "keep": "RecordApp.keep",
         "record": "RecordApp.record",
         **BaseApp.aliases,
     }
     flags = switches(
-        "RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway, back=back
+        "RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway, back=back, yes=yes
     )
 
     def start(self) -> NoReturn:
@@ -141,6 +156,7 @@ class RecordApp(BaseApp):
             "compact": self._compact,
             "key": self._key,
             "migrate": self._migrate,
+            "purge": self._purge,
         }
         copies = {"backup": self._backup, "restore": self._restore}
         match self.extra_args:
@@ -230,6 +246,41 @@ class RecordApp(BaseApp):
         sys.stdout.write(
             f"{target}: {', '.join(told)} of the audit trail, checked; the original is now {moved.former}\n"
         )
+
+    def _purge(self) -> None:
+        if not self.principal or self.principal == "*":
+            raise UsageError("say whose sessions: cellgate record purge --principal NAME")
+        running = self._running_gateway()
+        if running is None:
+            raise UsageError(
+                f"no gateway serves with {self.data_path}, and only a gateway purges: start it, or name"
+                " another folder by --data-dir"
+            )
+        from cellgate.cli.record.purging import purge, sessions_of  # noqa: PLC0415 - keeps --help quick
+        from cellgate.client import Gateway, GatewayError  # noqa: PLC0415
+        from cellgate.client.transport import SYSTEM_TRUST, Trust  # noqa: PLC0415
+
+        trust = Trust(certificate=running.certificate) if running.certificate else SYSTEM_TRUST
+        gateway = Gateway(running.url, running.token or None, trust=trust, principal=self.principal)
+        try:
+            sessions = asyncio.run(sessions_of(gateway))
+            if not sessions:
+                sys.stdout.write(f"Nothing is recorded of {self.principal}\n")
+            elif self._may_purge(sessions):
+                asyncio.run(purge(gateway, sessions, lambda each: sys.stdout.write(f"purged: {each}\n")))
+        except GatewayError as error:
+            raise UsageError(error.message) from error
+
+    def _may_purge(self, sessions: list[str]) -> bool:
+        """Return whether the user agrees. Raises UsageError if nobody can be asked, or does not agree."""
+        if self.yes:
+            return True
+        if sys.stdin.isatty():
+            whose = f"{len(sessions)} sessions of {without_controls(self.principal)}"
+            asked = f"Remove {whose}, with their records and files, for good? [y/N] "
+            if input(asked).strip().lower() in {"y", "yes"}:
+                return True
+        raise UsageError("nothing was removed; --yes removes without asking")
 
     def _statistics(self) -> dict[str, int]:
         if self.record:

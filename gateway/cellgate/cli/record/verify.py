@@ -17,6 +17,7 @@ from traitlets import Bool, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError, expanded, switches
 from cellgate.cli.terminal.escaping import printed
+from cellgate.errors import StorageError
 from cellgate_kernels.base.errors import InvalidInput, in_brief, near_file
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ class VerifyApp(BaseApp):
     """``cellgate verify``."""
 
     name = "cellgate-verify"
-    usage = "[FILE.ipynb|BUNDLE.zip]... [options]"
+    usage = "[FILE.ipynb|BUNDLE.zip|BACKUP]... [options]"
     description = """
-        Checks that exported notebooks or bundles, or the record in a data folder or a database, are as they
-        were written, and names the first row or cell that was changed, removed, moved or added. It needs no
-        gateway, but a gateway may be using the record.
+        Checks that exported notebooks or bundles, backups of a record, or the record in a data folder or a
+        database, are as they were written, and names the first row or cell that was changed, removed, moved
+        or added. It needs no gateway, but a gateway may be using the record.
 
         Exits with 0 if everything is valid, with 1 if something is not; otherwise with 2 if a file can't be
         checked, and with 3 if one has no seal: notebooks that cellgate run or another program wrote have
@@ -45,6 +46,7 @@ class VerifyApp(BaseApp):
     examples = """
         cellgate verify my-session.ipynb
         cellgate verify my-session.zip --key 8f1c...
+        cellgate verify /backups/record-monday.sqlite3
         cellgate verify --data-dir /var/lib/cellgate
         cellgate verify --record postgresql://cellgate@db.example.org/cellgate
     """
@@ -87,6 +89,14 @@ class VerifyApp(BaseApp):
             raise UsageError("--key is for an exported file; a record is not signed")
         yield from check_database(address)
 
+    def _findings_of_backup(self, path: Path) -> Iterator[Finding]:
+        from cellgate.record.store.sqlite.check import check_record  # noqa: PLC0415 - keeps --help quick
+
+        if self.key:
+            raise UsageError(f"--key is for an exported file; {path} is a record, which is not signed")
+        for finding in check_record(path):
+            yield replace(finding, subject=f"{path.name}: {finding.subject}")
+
     def _findings(self, outcomes: set[int]) -> Iterator[Finding]:
         if not self.extra_args:
             if self.record:
@@ -101,8 +111,11 @@ class VerifyApp(BaseApp):
             return
         for name in self.extra_args:
             try:
+                if _is_record(expanded(name)):
+                    yield from self._findings_of_backup(expanded(name))
+                    continue
                 finding = _check_file(expanded(name))
-            except InvalidInput as error:
+            except (InvalidInput, StorageError) as error:
                 if len(self.extra_args) == 1:
                     raise
                 sys.stdout.flush()
@@ -120,6 +133,15 @@ class VerifyApp(BaseApp):
             yield finding
 
 
+def _is_record(path: Path) -> bool:
+    """Return whether a file begins as a record does; what can't be read is told by `_check_file`."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_RECORD)) == _RECORD
+    except OSError:
+        return False
+
+
 def _check_file(path: Path) -> Finding:
     from cellgate.record.verify import imported, notebooks  # noqa: PLC0415 - see above
 
@@ -131,11 +153,6 @@ def _check_file(path: Path) -> Finding:
         with path.open("rb") as file:
             head = file.read(len(_RECORD))
         is_archive = head.startswith(b"PK") or path.suffix == ".zip"
-        if head == _RECORD:
-            raise UsageError(
-                f"{path} is a record, and no export: cellgate record restore checks a backup, and"
-                f" cellgate verify --data-dir {shlex.quote(str(path.parent))} the record of a data folder"
-            )
         if is_archive:
             return notebooks.check_bundle(path)
         content = imported.read_file(path)

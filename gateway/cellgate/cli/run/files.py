@@ -13,7 +13,8 @@ from typing import Any
 from traitlets import Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import CommandApp, UsageError, expanded
+from cellgate.cli.base import UsageError, expanded
+from cellgate.cli.run.owner import OwnerOption
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.client import Files
@@ -22,7 +23,7 @@ from cellgate_kernels.base.errors import InvalidInput, in_brief, near_file
 _ACTIONS = {"put": "SESSION FILE [PATH]", "get": "SESSION PATH [FILE]", "ls": "SESSION", "rm": "SESSION PATH"}
 
 
-class FilesApp(CommandApp):
+class FilesApp(OwnerOption):
     """``cellgate files``."""
 
     name = "cellgate-files"
@@ -53,7 +54,7 @@ class FilesApp(CommandApp):
 
     output = Unicode(help="With get: the FILE to write, or to replace.").tag(config=True, metavar="FILE")
 
-    aliases: Any = {("o", "output"): "FilesApp.output", **CommandApp.aliases}  # noqa: RUF012
+    aliases: Any = {("o", "output"): "FilesApp.output", **OwnerOption.aliases}  # noqa: RUF012
 
     async def run_command(self) -> int:
         action, words = choose_action("cellgate files", self.usage, _ACTIONS, self.extra_args)

@@ -11,13 +11,14 @@ from types import MappingProxyType
 from traitlets import Bool
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import CommandApp, switches
+from cellgate.cli.base import switches
+from cellgate.cli.run.owner import OwnerOption
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.cli.terminal.tables import as_json, make_table, print_table
 from cellgate.client import Package, PackageChanges
 
 
-class PackagesApp(CommandApp):
+class PackagesApp(OwnerOption):
     """``cellgate packages``."""
 
     name = "cellgate-packages"
@@ -49,7 +50,7 @@ class PackagesApp(CommandApp):
     upgrade = Bool(False, help="Replace installed versions by newer ones.").tag(config=True)
     json = Bool(False, help="Print JSON.").tag(config=True)
 
-    aliases = {**CommandApp.aliases}  # noqa: RUF012
+    aliases = {**OwnerOption.aliases}  # noqa: RUF012
     flags = switches("PackagesApp", upgrade=upgrade, json=json)
 
     async def run_command(self) -> int:

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from traitlets import Bool, List, Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import CommandApp, UsageError, switches
+from cellgate.cli.base import UsageError, switches
+from cellgate.cli.run.owner import OwnerOption
 from cellgate.cli.run.program_run import Feed, ProgramRun, piped_stdin, show_events
 from cellgate.cli.setting_checks import Duration
 from cellgate.cli.terminal.escaping import printed_line
@@ -21,7 +22,7 @@ from cellgate.cli.terminal.tables import as_json, make_table, print_table
 from cellgate.client import Gateway, ProcessModel
 
 
-class ProcessApp(CommandApp):
+class ProcessApp(OwnerOption):
     """``cellgate process``."""
 
     name = "cellgate-process"
@@ -94,7 +95,7 @@ class ProcessApp(CommandApp):
         "cwd": "ProcessApp.cwd",
         "env": "ProcessApp.env",
         "timeout": "ProcessApp.timeout",
-        **CommandApp.aliases,
+        **OwnerOption.aliases,
     }
     flags = switches("ProcessApp", stdin=stdin, json=json)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import CommandApp, switches
+from cellgate.cli.base import switches
+from cellgate.cli.run.owner import EVERYBODY, OwnerOption
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.cli.terminal.tables import as_json, make_table, print_table
 from cellgate.client import SessionModel
@@ -12,7 +13,7 @@ from cellgate.client import SessionModel
 ENDED = "ended"
 
 
-class ListOptions(CommandApp):
+class ListOptions(OwnerOption):
     """A command that lists sessions."""
 
     state = Unicode(help="Only sessions in this state: starting, idle, asleep, busy, dead or ended.").tag(
@@ -27,7 +28,7 @@ class ListOptions(CommandApp):
     aliases = {  # noqa: RUF012
         "state": "ListOptions.state",
         "search": "ListOptions.search",
-        **CommandApp.aliases,
+        **OwnerOption.aliases,
     }
     flags = switches("ListOptions", live=live, json=json)
 
@@ -35,7 +36,7 @@ class ListOptions(CommandApp):
         """Print the sessions, the one used last first."""
         models = [
             model
-            async for model in self.gateway().sessions(
+            async for model in self.gateway_for(self.principal or None).sessions(
                 state=self.state or ("live" if self.live else None), search=self.search or None
             )
             if not self.live or model.state != ENDED
@@ -44,7 +45,7 @@ class ListOptions(CommandApp):
         if self.json:
             self.print(as_json(models))
         elif models:
-            _print(models)
+            _print(models, owners=self.principal == EVERYBODY)
         else:
             self.print("No sessions.")
 
@@ -63,6 +64,7 @@ class SessionsApp(ListOptions):
         cellgate sessions --state idle --json
         cellgate sessions --live
         cellgate sessions --search agent-
+        cellgate sessions --principal '*' --live
     """
 
     async def run_command(self) -> int:
@@ -71,10 +73,11 @@ class SessionsApp(ListOptions):
         return 0
 
 
-def _print(models: list[SessionModel]) -> None:
+def _print(models: list[SessionModel], *, owners: bool) -> None:
     headings = ["SESSION", "STATE", "KERNEL", "CELLS", "LAST ACTIVITY (UTC)", "ISOLATION"]
     titled = any(model.title for model in models)
-    table = make_table(*headings, *(["TITLE"] if titled else []), right=("CELLS",))
+    more = [*(["OWNER"] if owners else []), *(["TITLE"] if titled else [])]
+    table = make_table(*headings, *more, right=("CELLS",))
     for model in models:
         last = model.last_activity[:19].replace("T", " ")
         table.add_row(
@@ -84,6 +87,7 @@ def _print(models: list[SessionModel]) -> None:
             str(model.execution_count),
             last,
             model.isolation or "-",
+            *([printed_line(model.principal or "-")] if owners else []),
             *([printed_line(model.title or "-")] if titled else []),
         )
     print_table(table)

@@ -24,6 +24,8 @@ from cellgate.server.settings import FrontSettings, KernelSettings, StorageSetti
 from cellgate_kernels.base.settings import ContainerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from cellgate.server.doctor import Diagnosis, DoctorPlace
 
 OF_SERVE = ("ip", "port", "image", "runtime", "docker_url", "record")
@@ -38,7 +40,8 @@ class DoctorApp(BaseApp):
     description = """
         Tries what a gateway needs of this machine: the kernel environment, bubblewrap, the container engine
         and its image, gVisor, memory, swap, disk, the database of the record, port and clock. Says of each
-        what was found, and what to do if it is not enough. It changes nothing, and needs no running gateway.
+        what was found, and what to do if it is not enough. It changes nothing, and needs no running gateway;
+        if one serves with this data folder, it says how that one is.
         What the configuration file says of cellgate serve counts here, too.
 
         Exits with 0 if cellgate serve would run here with isolated kernels, and with 1 if not.
@@ -96,13 +99,23 @@ class DoctorApp(BaseApp):
                 config.DoctorApp.setdefault(name, config.ServeApp[name])
         return config
 
-    async def _examine(self, place: DoctorPlace) -> list[Diagnosis]:
+    async def _all(self, place: DoctorPlace) -> AsyncIterator[Diagnosis]:
+        from cellgate.cli.serve.running import judge_running  # noqa: PLC0415
         from cellgate.server.doctor import examine  # noqa: PLC0415
 
+        running = None
+        with contextlib.suppress(UsageError):
+            running = self._running_gateway()
+        if running is not None:
+            yield await judge_running(running)
+        async for found in examine(place):
+            yield found
+
+    async def _examine(self, place: DoctorPlace) -> list[Diagnosis]:
         findings = []
         console = Console(highlight=False, soft_wrap=True, markup=False, stderr=self.json)
         with console.status("trying what a gateway needs"):
-            async for found in examine(place):
+            async for found in self._all(place):
                 # A path need not be text; what is shown is.
                 finding = replace(found, found=printed(found.found), advice=printed(found.advice))
                 findings.append(finding)

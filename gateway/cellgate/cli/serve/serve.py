@@ -24,6 +24,7 @@ from cellgate.cli.serve.identity_options import IdentityOptions
 from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, traits_of
 from cellgate.cli.serve.package_options import PackageOptions
 from cellgate.cli.serve.removed import REMOVED
+from cellgate.cli.serve.sizing import kernels_for, too_many
 from cellgate.cli.serve.start_message import StartMessage
 from cellgate.cluster.settings import ClusterSettings, check_cluster
 from cellgate.execution.limits import LimitCeilings, SessionLimits, check_seconds
@@ -43,6 +44,8 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.protocol.outputs import OutputCaps
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cellgate.cli.serve.backends import Backend
     from cellgate.http.listener.certificate import TlsFiles
     from cellgate.identity.hub_settings import HubSettings
@@ -241,6 +244,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         """Make all settings. Raises InvalidInput."""
         for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
             check_seconds(self.trait_values()[name], name)
+        self._choose_size(backend)
         manager = self._manager(self._ceilings(backend))
         kernels = self._kernels(backend)
         front = self._front()
@@ -264,6 +268,17 @@ class ServeApp(IdentityOptions, PackageOptions):
             cluster=self._cluster(),
             tracing=self.given.tracing,
         )
+
+    def _choose_size(self, backend: Backend) -> None:
+        """Choose how many kernels there may be, unless the operator did; warn of far too many."""
+        from cellgate.server import machine  # noqa: PLC0415
+
+        memory = machine.memory(_groups_of(backend))
+        if not is_given(self, "max_kernels"):
+            self.set_trait("max_kernels", kernels_for(memory))
+        limit = min(read(ResourceLimits, self).memory, memory)
+        if (warning := too_many(self.trait_values()["max_kernels"], limit, memory)) is not None:
+            logger.warning("%s", warning)
 
     def _manager(self, ceilings: LimitCeilings) -> ManagerSettings:
         """Make the settings of sessions, with defaults that no ceiling forbids."""
@@ -410,9 +425,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         """Return the ceilings of the options, by default the machine's resources. Raises InvalidInput."""
         from cellgate.server import machine  # noqa: PLC0415
 
-        # Containers are in the engine's control groups, not in the gateway's.
-        groups = None if backend.name == "docker" else machine.CGROUPS
-        given = self.given
+        groups, given = _groups_of(backend), self.given
         try:
             resources = ResourceLimits(
                 memory=given.max_memory or max(machine.memory(groups), 64 * MIB),
@@ -430,6 +443,13 @@ class ServeApp(IdentityOptions, PackageOptions):
         for what in changes:
             logger.warning("A default is above its ceiling and was lowered: %s", what)
         return lowered
+
+
+def _groups_of(backend: Backend) -> Path | None:
+    """Return the folder of the control groups that limit kernels; containers are in the engine's own."""
+    from cellgate.server import machine  # noqa: PLC0415
+
+    return None if backend.name == "docker" else machine.CGROUPS
 
 
 def _level(level: int | str) -> int:

@@ -45,6 +45,7 @@ class StartMessage:
             f"    token      {self._shown_token()}",
             f"    backend    {backend.name}",
             f"    isolation  {backend.isolation}",
+            f"    kernels    at most {gateway.services.kernels.pool.settings.max_kernels} at once",
             f"    data       {self.data}",
             *([f"    record     {record_address(self.record)}"] if self.record else []),
             *([f"    cluster    as {self.advertised}"] if self.advertised else []),

@@ -1,7 +1,9 @@
 """Ends connections whose other side is gone without a word: its system acknowledges nothing for too long.
 
-A side that only reads slowly stays: its system answers the probes of its closed window. TCP's own limit
-(TCP_USER_TIMEOUT) would not tell the two apart.
+A side that only reads slowly stays: its system answers the probes of its closed window. These become rarer
+with time, so the last answer may be two minutes old; but nothing is owed then, except for the moment between
+a probe and its answer, and two looks never find two such moments: probes are further apart than looks. TCP's
+own limit (TCP_USER_TIMEOUT) would not tell the two apart.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Final
 from cellgate.http.listener.streams import silence
 from cellgate_kernels.base.tasks import Supervisor
 
-LOOK_SECONDS: Final = 15.0
+LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)

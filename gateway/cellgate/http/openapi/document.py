@@ -29,7 +29,7 @@ from cellgate.http.queries import TOKEN, schema_of
 from cellgate.wire.answers import Accepted, KeepAlive
 from cellgate.wire.base import Body, Value
 from cellgate.wire.events import EVENTS, Event
-from cellgate.wire.models import SESSION_KEY, Command
+from cellgate.wire.models import ENV_NAME, SESSION_KEY, Command
 from cellgate.wire.problems import Problem, StreamProblem
 from cellgate_kernels.base.errors import CellgateError
 
@@ -48,6 +48,9 @@ _PARTS: Mapping[str, tuple[str, Schema]] = {
     "process": ("The process's id.", {"type": "string", "minLength": 1}),
     "port": ("The port's number.", {"type": "integer", "minimum": 1, "maximum": 65535}),
     "index": ("The number of the output, from 0.", {"type": "integer", "minimum": 0}),
+    "user": ("The user's name; `me` is the sender.", {"type": "string", "minLength": 1}),
+    "token": ("The token's id.", {"type": "string", "minLength": 1}),
+    "secret": ("The secret's name.", {"type": "string", "pattern": f"^{ENV_NAME.pattern}$"}),
     "path": (
         "The file's path in the workspace; its slashes may stand as they are.",
         {"type": "string", "minLength": 1},

@@ -1,7 +1,8 @@
 """The interface of what keeps users, tokens and secrets: what every other room knows of it. Types alone.
 
-Commands change a `UserStore` whether a gateway serves or not; a gateway only reads it, by a `UserReader`.
-Each change is durable on return, together with an act, which a gateway copies into the record's audit trail.
+Commands change a `UserStore` whether a gateway serves or not, and so do requests (``user_keeper``); what a
+gateway knows of users, it reads by a `UserReader`. Each change is durable on return, together with an act,
+which a gateway copies into the record's audit trail.
 Tokens are kept as digests and secrets encrypted: what is kept lets nobody in. All methods block and raise
 StorageError when users can't be read or changed; each instance is for one thread at a time.
 """
@@ -17,6 +18,8 @@ from cellgate.identity.secrets import Box, SecretKey
 
 RESERVED = "default"
 """The administrator with the gateway's own token, who is no user but may have secrets."""
+ONESELF = "me"
+"""What stands for whoever asks, so no user has this name."""
 MOST_TOKENS = 1000
 """Tokens that one user may have; revoked and expired ones are forgotten when there are more."""
 

@@ -5,11 +5,11 @@ PostgreSQL's modules are imported only on demand: they are an extra, and a file 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellgate.errors import StorageError
 from cellgate.identity.secrets import SECRET_KEY, SecretKey, load_secret_key
@@ -59,21 +59,24 @@ def open_users(data_dir: Path, *, create: bool = False) -> Iterator[UserStore]:
 
 
 @contextmanager
-def open_users_at(place: UsersPlace, *, create: bool = False) -> Iterator[UserStore]:
+def open_users_at(
+    place: UsersPlace, *, create: bool = False, by: Mapping[str, Any] | None = None
+) -> Iterator[UserStore]:
     """Open the store until the context ends; with `create`, it is made. Raises StorageError, NotFound.
 
-    In a cluster also InvalidInput for an invalid address.
+    In a cluster also InvalidInput for an invalid address. `by`: who makes the changes, as acts name them;
+    None: the system's user of this process.
     """
     store: UserStore
     if place.cluster:
         address = record_address(place.cluster, OPTION)
         from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
 
-        store = UserTables(address, create=create)
+        store = UserTables(address, create=create, by=by)
     else:
         if create:
             place.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store = UserFile(place.data_dir / PRINCIPALS, create=create)
+        store = UserFile(place.data_dir / PRINCIPALS, create=create, by=by)
     with closing(store):
         yield store
 

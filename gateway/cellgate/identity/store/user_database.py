@@ -19,7 +19,7 @@ from cellgate.errors import Conflict, NotFound
 from cellgate.identity.principal import Permission, Reach, Role
 from cellgate.identity.secrets import MOST_SECRETS, Box
 from cellgate.identity.store import user_statements as statements
-from cellgate.identity.store.interface import MOST_TOKENS, RESERVED, Act, Token, User, UserStore
+from cellgate.identity.store.interface import MOST_TOKENS, ONESELF, RESERVED, Act, Token, User, UserStore
 from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
 from cellgate_kernels.base.errors import InvalidInput
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 class UserDatabase(UserStore):
     """A store of users in a database. `clock`: the time in seconds since the epoch.
 
-    `by`: who makes its changes, as each act names them.
+    `by`: who makes its changes, as each act names them; None: the system's user of this process.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time, by: Mapping[str, Any] | None = None) -> None:
         self._clock = clock
-        self._by = {"by_uid": os.getuid(), **(by or {})}
+        self._by = {"by_uid": os.getuid()} if by is None else by
 
     @abstractmethod
     def _rows(self, statement: str, *values: object) -> list[Row]:
@@ -106,6 +106,8 @@ class UserDatabase(UserStore):
     def add_user(self, name: str, role: Role) -> User:
         if check_name(name) == RESERVED:
             raise InvalidInput(f"{RESERVED!r} is the name of the administrator with the gateway's own token")
+        if name == ONESELF:
+            raise InvalidInput(f"{ONESELF!r} stands for whoever asks, in /v1/users/{ONESELF}")
         user = User(name, role, False, self._clock())
         with self._change("user_added", user=name, role=role):
             if self._rows(statements.USER, name):

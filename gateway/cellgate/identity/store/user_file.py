@@ -10,9 +10,10 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,9 +59,16 @@ VERSION = len(_SCRIPTS)
 class UserFile(UserDatabase):
     """The open file. `close` it at the end."""
 
-    def __init__(self, path: Path, *, create: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool,
+        clock: Callable[[], float] = time.time,
+        by: Mapping[str, Any] | None = None,
+    ) -> None:
         """Open it; with `create`, make it if it is missing. Raises StorageError, NotFound."""
-        super().__init__(clock)
+        super().__init__(clock, by)
         self.path = path
         if not create and not path.exists():
             raise NotFound(f"There are no users yet ({path} does not exist); cellgate user add makes one")

@@ -7,13 +7,15 @@ whether there was one is a look at a socket. ``user_database`` has the changes a
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psycopg
@@ -36,10 +38,17 @@ class UserTables(UserDatabase):
     """The tables by a connection of their own. `close` it at the end."""
 
     def __init__(
-        self, address: RecordAddress, *, create: bool, clock: Callable[[], float] = time.time
+        self,
+        address: RecordAddress,
+        *,
+        create: bool,
+        clock: Callable[[], float] = time.time,
+        by: Mapping[str, Any] | None = None,
     ) -> None:
         """Connect; with `create`, make the tables if they are missing. Raises StorageError, NotFound."""
-        super().__init__(clock, {"by_host": socket.gethostname()})
+        super().__init__(
+            clock, {"by_uid": os.getuid(), "by_host": socket.gethostname()} if by is None else by
+        )
         self.address = address
         self._db = connect(address, patience=PATIENCE_SECONDS)
         try:

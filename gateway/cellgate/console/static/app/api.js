@@ -111,6 +111,13 @@ async function content(answer) {
   }
 }
 
+/** @param {string} method @param {unknown} body @returns {RequestInit} */
+const writing = (method, body) => ({
+  method,
+  headers: { Accept: JSON_TYPE, "Content-Type": JSON_TYPE },
+  body: JSON.stringify(body),
+});
+
 export const api = {
   /** @param {string} path @param {{signal?: AbortSignal}} [options] */
   async get(path, options = {}) {
@@ -147,9 +154,13 @@ export const api = {
   },
 
   /** @param {string} path @param {unknown} body */
+  async put(path, body) {
+    return content(await request(path, writing("PUT", body)));
+  },
+
+  /** @param {string} path @param {unknown} body */
   async patch(path, body) {
-    const headers = { Accept: JSON_TYPE, "Content-Type": JSON_TYPE };
-    return content(await request(path, { method: "PATCH", headers, body: JSON.stringify(body) }));
+    return content(await request(path, writing("PATCH", body)));
   },
 
   /** @param {string} path */

@@ -199,6 +199,7 @@ function Ending({ state }) {
   return html`
     ${state.problem && html`<p class="note bad">${state.problem}</p>`}
     ${state.truncated && html`<p class="note">Some of the output was left out: it was more than the record keeps of one cell.</p>`}
+    ${state.memoryKills > 0 && html`<p class="note warn">${state.memoryKills === 1 ? "A process of this cell was" : `${state.memoryKills} processes of this cell were`} killed: the session had reached its limit of memory.</p>`}
     ${state.replaced && html`<p class="note warn">The kernel was replaced before this cell (${because(state.replaced)}): earlier variables are gone.</p>`}
     ${state.packages.length > 0 && html`<p class="note">Packages: ${state.packages.join(", ")}</p>`}
     ${state.files.length > 0 && html`<p class="note">Files: ${state.files.slice(0, 8).map((each) => html`<code class="file-${each.action}">${seen(each.path)}</code> `)}${state.files.length > 8 ? `and ${state.files.length - 8} more` : ""}</p>`}

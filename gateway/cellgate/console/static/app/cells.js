@@ -8,7 +8,7 @@
  *   durationMs: number | null, queueMs: number | null, timeout: number | null | undefined,
  *   position: number | null, waitingFor: string | null, silent: boolean, from: string | null,
  *   asking: {prompt: string, password: boolean, seq: number} | null,
- *   shown: import("./cell_outputs.js").Shown, problem: string | null, truncated: boolean, replaced: string | null, undone: boolean,
+ *   shown: import("./cell_outputs.js").Shown, problem: string | null, truncated: boolean, memoryKills: number, replaced: string | null, undone: boolean,
  *   files: {path: string, action: string}[], packages: string[],
  * }} CellState
  */
@@ -50,6 +50,7 @@ export function unloaded(status, queuedAt) {
     shown: NOTHING,
     problem: null,
     truncated: false,
+    memoryKills: 0,
     replaced: null,
     undone: false,
     files: [],
@@ -133,6 +134,7 @@ function finished(cell, event) {
     durationMs: event.duration_ms ?? null,
     queueMs: event.queue_ms ?? null,
     truncated: event.truncated === true,
+    memoryKills: event.memory_kills ?? 0,
     problem: event.error && !told ? String(event.error.evalue || event.error.ename) : null,
     replaced: kernel.replaced === true ? String(kernel.cause || "unknown") : null,
     asking: null,

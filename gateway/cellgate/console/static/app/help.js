@@ -6,7 +6,7 @@ import { Dialog, IconButton } from "./ui.js";
 import { html } from "../vendor/preact.js";
 
 const KEYS = /** @type {[group: string, keys: [keys: string[], what: string][]][]} */ ([
-  ["Everywhere", [[["?"], "this list"], [["g", "s"], "sessions"], [["g", "g"], "gateway"]]],
+  ["Everywhere", [[["?"], "this list"], [["g", "s"], "sessions"], [["g", "g"], "gateway"], [["g", "u"], "users, for administrators"]]],
   ["List of sessions", [[["/"], "search"], [["n"], "new session"]]],
   [
     "Session",

@@ -5,7 +5,7 @@
 import { api, askNow, base, connection, owner, signedIn } from "./api.js";
 import { Help } from "./help.js";
 import { keepFocus } from "./kept_focus.js";
-import { leave, may, me, meet } from "./me.js";
+import { leave, may, me, meet, seesUsers } from "./me.js";
 import { go, route } from "./router.js";
 import { isTyping, Sessions } from "./sessions.js";
 import { SessionView } from "./session_view.js";
@@ -40,7 +40,7 @@ effect(() => {
 
 titled(() => {
   const { view, session } = route.value;
-  const name = { sessions: "Sessions", session, gateway: "Gateway", unknown: "Not found" }[view];
+  const name = { sessions: "Sessions", session, gateway: "Gateway", users: "Users", unknown: "Not found" }[view];
   return signedIn.value === false ? "Sign in · Cellgate" : `${name} · Cellgate`;
 });
 
@@ -76,6 +76,7 @@ function Bar() {
       <nav aria-label="Views">
         <a href="#/" aria-current=${here(view === "sessions" || view === "session")}>Sessions</a>
         <a href="#/gateway" aria-current=${here(view === "gateway")}>Gateway</a>
+        ${seesUsers.value && html`<a href="#/users" aria-current=${here(view === "users")}>Users</a>`}
       </nav>
       <div class="spring"></div>
       <${IconButton} icon="help" label="Keys" onClick=${() => (helping.value = true)} />
@@ -120,12 +121,19 @@ function Gateway() {
   return html`<main class="view" id="main" tabindex="0">${module ? html`<${module.Operator} />` : html`<${Spinner} />`}</main>`;
 }
 
+function Users() {
+  const module = useModule(() => import("../operator/users.js"));
+  if (!seesUsers.value) return html`<main class="view" id="main"><p>Your token may not list users. An administrator's may.</p></main>`;
+  return html`<main class="view" id="main" tabindex="0">${module ? html`<${module.Users} />` : html`<${Spinner} />`}</main>`;
+}
+
 function View() {
   const { view, session = "", execution, principal } = route.value;
   if (view === "sessions") return html`<${Sessions} />`;
   if (view === "session")
     return html`<${SessionView} key="${principal ?? ""}/${session}" session=${session} execution=${execution} principal=${owner.value && principal} />`;
   if (view === "gateway") return html`<${Gateway} />`;
+  if (view === "users") return html`<${Users} />`;
   return html`<main class="view" id="main"><h1>Not found</h1><p>The page has no such view. <a href="#/">All sessions</a></p></main>`;
 }
 
@@ -140,6 +148,7 @@ function key(event) {
   if (pressed === "?") helping.value = true;
   else if (pressed === "gs") go("#/");
   else if (pressed === "gg") go("#/gateway");
+  else if (pressed === "gu" && seesUsers.value) go("#/users");
   else return;
   prefix = "";
   event.preventDefault();

@@ -19,6 +19,9 @@ export const isAdmin = computed(() => me.value?.role === "admin");
 /** @param {string} permission */
 export const may = (permission) => me.value?.scopes?.includes(permission) === true;
 
+/** Administrators add users, and change them. */
+export const seesUsers = computed(() => isAdmin.value && may("users"));
+
 /** Whom the page was for; what it shows, and has in memory, is theirs. */
 let before = "";
 

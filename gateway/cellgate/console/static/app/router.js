@@ -1,5 +1,6 @@
 /**
- * What the page shows, as its fragment says it: `#/`, `#/sessions/KEY`, `#/sessions/KEY/EXECUTION`, `#/gateway`.
+ * What the page shows, as its fragment says it: `#/`, `#/sessions/KEY`, `#/sessions/KEY/EXECUTION`,
+ * `#/gateway`, `#/users`.
  *
  * `?principal=NAME` behind a session names its owner, where that is not the reader.
  */
@@ -7,7 +8,7 @@
 import { signal } from "../vendor/preact.js";
 
 /**
- * @typedef {{view: "sessions" | "session" | "gateway" | "unknown", session?: string, execution?: string,
+ * @typedef {{view: "sessions" | "session" | "gateway" | "users" | "unknown", session?: string, execution?: string,
  *   principal?: string | null}} Route
  */
 
@@ -25,7 +26,7 @@ export function parse(fragment) {
   }
   const [view, session, execution] = parts;
   if (view === undefined) return { view: "sessions" };
-  if (view === "gateway" && parts.length === 1) return { view: "gateway" };
+  if ((view === "gateway" || view === "users") && parts.length === 1) return { view };
   if (view === "sessions" && parts.length === 1) return { view: "sessions" };
   if (view === "sessions" && parts.length <= 3)
     return { view: "session", session, execution, principal: new URLSearchParams(query).get("principal") };
