@@ -64,6 +64,13 @@ class CellNote(msgspec.Struct, frozen=True, omit_defaults=True):
     env: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_ENV)] = ()
     idempotency: tuple[str, str] | None = None
 
+    def to_text(self) -> str:
+        """Return the note as a header has it, in JSON; empty if it says nothing.
+
+        It is one text, because kernels find a request's outputs by the values in its header.
+        """
+        return "" if self == CellNote() else msgspec.json.encode(self).decode()
+
     def to_wire(self) -> dict[str, Any]:
         """Return the fields that say something."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
@@ -130,5 +137,5 @@ def execute_request(
         session=session,
         msg_id=msg_id,
         metadata=metadata,
-        note=note.to_wire(),
+        note=note.to_text(),
     )

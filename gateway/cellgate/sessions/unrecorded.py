@@ -39,13 +39,14 @@ _OUR_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class _Parent(msgspec.Struct, rename={"note": NOTE}):
-    """The header of a request, as far as only its cell's record needs it."""
+    """The header of a request, as far as only its cell's record needs it. `note`: a `CellNote` in JSON."""
 
     username: str = ""
-    note: CellNote = CellNote()
+    note: str = ""
 
 
 _decode_parent = msgspec.json.Decoder(_Parent).decode
+_decode_note = msgspec.json.Decoder(CellNote).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,9 @@ def sent_cells(spool: Iterable[Spooled]) -> list[SentCell]:
     last = frozenset([*latest][-MOST_CELLS:])
     for msg_id, message in first.items():
         if msg_id in last and _is_text(msg_id, _MOST_ID):
-            parent = _parent_of(message)
-            if msg_id in inputs or parent.note != CellNote():
-                code = _code_of(inputs.get(msg_id))
-                found.append(SentCell(msg_id, code, parent.note, parent.username == SENDER))
+            username, note = _parent_of(message)
+            if msg_id in inputs or note != CellNote():
+                found.append(SentCell(msg_id, _code_of(inputs.get(msg_id)), note, username == SENDER))
     return found
 
 
@@ -141,19 +141,20 @@ def _record(log: EventLog, number: int, cell: SentCell, note: CellNote) -> None:
     )
 
 
-def _parent_of(message: Message) -> _Parent:
-    """Return what the request's header says; nothing if it is not as the gateway writes it."""
+def _parent_of(message: Message) -> tuple[str, CellNote]:
+    """Return the sender's name and the note of a request's header; both empty if no gateway wrote it so."""
+    nothing = "", CellNote()
     try:
         if len(message.parent_frame) > _MOST_PARENT:
-            return _Parent()
+            return nothing
         parent = _decode_parent(message.parent_frame)
+        note = _decode_note(parent.note) if parent.note else CellNote()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Parent()
-    note = parent.note
+        return nothing
     is_valid = all(ENV_NAME.fullmatch(name) for name in note.env) and all(
         _is_text(each, _MOST_KEY) for each in note.idempotency or ()
     )
-    return parent if is_valid else _Parent()
+    return (parent.username, note) if is_valid else nothing
 
 
 def _code_of(message: Message | None) -> str:

@@ -222,7 +222,7 @@ def new_message(
     session: str,
     msg_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    note: Mapping[str, Any] | None = None,
+    note: str = "",
 ) -> Message:
     """Return a message of the gateway to a kernel; `session` is the client's session id of the protocol.
 

@@ -316,14 +316,23 @@ def said(msg_type: str, parent: bytes, content: bytes = EMPTY) -> Spooled:
         b'{"env":%b}' % json.dumps(["A"] * 65).encode(),
         b"[]",
         b"null",
+        b"{",
         b"{" + b" " * 70_000 + b"}",
     ],
 )
 def test_a_note_that_no_gateway_has_written_is_left_out(note: bytes) -> None:
-    parent = b'{"msg_id":"m1","username":"cellgate","cellgate":%b}' % note
+    parent = json.dumps({"msg_id": "m1", "username": "cellgate", "cellgate": note.decode()}).encode()
     spool = [said("status", parent), said("execute_input", parent, b'{"code":"x"}')]
     assert sent_cells(spool) == [SentCell("m1", "x", CellNote(), False)]
     assert sent_cells(spool[:1]) == []
+
+
+@pytest.mark.parametrize("note", [b"{}", b"1", b"[]"])
+def test_a_note_that_is_no_text_is_left_out(note: bytes) -> None:
+    parent = b'{"msg_id":"m1","username":"cellgate","cellgate":%b}' % note
+    assert sent_cells([said("execute_input", parent, b'{"code":"x"}')]) == [
+        SentCell("m1", "x", CellNote(), False)
+    ]
 
 
 def test_only_the_last_cells_are_looked_for_and_none_of_a_strange_name() -> None:
