@@ -36,7 +36,7 @@ from cellgate.testing.record_store import session_row
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.channels.reception import Reception
-from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.kernel.kernel import Kernel, KernelFacts
 from cellgate_kernels.protocol.messages import DELIMITER, Channel, Header, Message, Signer
 from cellgate_kernels.protocol.outputs import COMM_EVENTS, OutputCaps
 from cellgate_kernels.protocol.websocket import Subprotocol
@@ -196,6 +196,7 @@ class Played:
 
     def __init__(self, folder: Path) -> None:
         self.id = "played"
+        self.facts = KernelFacts({}, "Played")
         self.reception = Reception(CAPS)
         self.connection = KernelConnection({"key": KEY, "ip": "nowhere"}, reception=self.reception)
         self.connection._sockets |= cast("Any", {channel: PlayedSocket() for channel in Channel})

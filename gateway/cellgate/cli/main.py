@@ -26,6 +26,7 @@ OPTION_GROUPS = (
     "CommandApp",
     "IdentityOptions",
     "KernelOption",
+    "OwnerOption",
     "ListOptions",
     "PackageOptions",
     "PrincipalsApp",

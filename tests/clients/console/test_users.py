@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from tests.support.server import GatewayProcess
 from tests.support.users import add_user, create_token
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
     """A gateway of its own: others' lists of users would have these."""
-    with serving(tmp_path_factory.mktemp("users") / "data") as gateway:
+    with serving(tmp_path / "data") as gateway:
         yield gateway
 
 

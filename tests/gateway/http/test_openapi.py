@@ -28,6 +28,7 @@ NOT_THERE = {
     "end_process",
     "open_port",
     "undo_cell",
+    "delete_token",
 }
 """What the examples of these name exists in them only, or not in this gateway."""
 
