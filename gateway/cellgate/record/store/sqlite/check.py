@@ -26,6 +26,7 @@ from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.migrations import version_of
 from cellgate.record.store.sqlite.opening import damage_told
 from cellgate.record.trail import DAMAGED, TrailRow
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
 
 _decode = json_decoder(dict[str, Any]).decode
@@ -36,12 +37,12 @@ def check_record(path: Path) -> Iterator[Finding]:
     that are not in the tables yet, because a gateway was killed or is running, for missing commits, and for
     unfinished purges.
 
-    Raises StorageError for a file that can't be read or has another schema.
+    Raises StorageError for a file that can't be read or has another schema, InvalidInput for no record.
     """
     path = existing(path)
     with schema.reading(path, verified=True) as db, damage_told(f"The record {path}", verified=True):
         if not version_of(db, path):
-            raise StorageError(f"{path} is no record")
+            raise InvalidInput(f"{path} is a database of SQLite, but no record")
         look = partial(salvage.look, path)
         found, seed = salvage.one_moment(db, path, look, "check it when one runs")
         yield from findings(db)
