@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from cellgate.errors import RecordDamaged, StorageError
+from cellgate.errors import RecordDamaged
 from cellgate.record.findings import Finding, counted
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store import checking
