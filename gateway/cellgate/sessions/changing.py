@@ -15,7 +15,7 @@ from cellgate.wire.models import SessionChangeBody
 
 
 def change_session(session: Session, terms: SessionTerms, body: SessionChangeBody) -> None:
-    """Change a live session as the body says, and record that if anything differs.
+    """Change a live session as the body says, and record that if anything differs; it counts as a use.
 
     Raises InvalidInput, Conflict for a session without a kernel, and StorageError.
     """
@@ -28,8 +28,9 @@ def change_session(session: Session, terms: SessionTerms, body: SessionChangeBod
         metadata = {**rest, TITLE: title} if title else rest
         check_metadata(metadata)
     limits = terms.changed_limits(row.principal, session.limits, body.limits)
-    if (metadata, limits) == (row.metadata, session.limits):
-        return
-    if session.kernel is None or session.state is SessionState.DEAD or session.ending:
-        raise Conflict(f"Session {row.key!r} has no kernel now; change it once it has one")
-    session.record.revise(metadata, limits, session.kernel)
+    differs = (metadata, limits) != (row.metadata, session.limits)
+    if differs:
+        if session.kernel is None or session.state is SessionState.DEAD or session.ending:
+            raise Conflict(f"Session {row.key!r} has no kernel now; change it once it has one")
+        session.record.revise(metadata, limits, session.kernel)
+    session.record.touch()

@@ -28,6 +28,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.agreement import check_agreement
+from cellgate.sessions.due import due
 from cellgate.sessions.fences import FENCE, Fences
 from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.model import AUTO
@@ -560,11 +561,6 @@ def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -
 
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:
-    moment = asyncio.get_running_loop().time()
     # An adopted session has the limits of a previous gateway, whose ceilings may have been different.
-    if moment - session.record.started > min(session.limits.lifetime, most_lifetime):
-        return "lifetime"
-    idle_since = session.idle_since
-    if idle_since is not None and moment - idle_since > session.limits.idle_timeout:
-        return "idle_timeout"
-    return None
+    end = due(session.limits, session.record.started, session.idle_since, most_lifetime)
+    return end.cause if asyncio.get_running_loop().time() > end.moment else None

@@ -9,11 +9,12 @@ other sessions: ``registry`` creates, finds and ends sessions.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from msgspec import structs, to_builtins
+from msgspec import UNSET, structs, to_builtins
 
 from cellgate.channels.door import Door
 from cellgate.egress.proxy import SessionProxy
@@ -31,6 +32,7 @@ from cellgate.quotas.usage import Account, CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.sessions.checkpoints import RolledBack
 from cellgate.sessions.decisions import machine_of
+from cellgate.sessions.due import due
 from cellgate.sessions.end import SessionEnding
 from cellgate.sessions.holds import SessionHolds
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
@@ -138,6 +140,7 @@ class Session(SessionCore):
 
     def to_wire(self) -> SessionModel:
         """Return the session model of the wire contract."""
+        end = due(self.limits, self.record.started, self.idle_since)
         return session_model(
             structs.replace(self.record.present(), state=self.state),
             kernel_id=self.kernel.id if self.kernel else None,
@@ -147,6 +150,7 @@ class Session(SessionCore):
             neighbours=self.slot.neighbours,
             sharers=self.slot.sharers,
             inherits_paths=self.slot.inherits_paths,
+            ends=UNSET if self.ending else end.to_wire(asyncio.get_running_loop().time(), time.time()),
         )
 
     async def recorded(self) -> None:

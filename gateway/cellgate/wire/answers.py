@@ -67,6 +67,15 @@ class Rollback(Value, frozen=True, kw_only=True):
     undone: Annotated[int, say("How many cells this undid.")] = 0
 
 
+class SessionEnd(Value, frozen=True, kw_only=True):
+    """When a live session ends by itself, and why."""
+
+    at: Moment
+    cause: Annotated[
+        str, say("`idle_timeout`: unless the session is used until then; `lifetime`: its lifetime is over.")
+    ]
+
+
 class SessionModel(Value, frozen=True, kw_only=True):
     """A session, live or ended."""
 
@@ -141,6 +150,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
         Literal["auto"] | UnsetType,
         say("`auto` if a checkpoint is made after each of its cells; absent otherwise."),
     ] = UNSET
+    ends: Annotated[SessionEnd | UnsetType, say("When a live session ends by itself; else absent.")] = UNSET
     memory: Annotated[
         int | UnsetType,
         say(

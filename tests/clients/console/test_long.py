@@ -167,7 +167,21 @@ def test_a_new_cell_is_seen_at_its_end(page: Any, long: str, console: GatewayPro
     page.keyboard.insert_text(code(total))
     page.keyboard.press("Shift+Enter")
     expect(page.get_by_text(str(total * 2), exact=True)).to_be_in_viewport()
+    expect(page.get_by_role("button", name="Latest")).to_have_count(0)
     assert cells(page).count() < MOST_DRAWN
+
+
+def test_the_way_to_the_end_covers_nothing_and_goes(page: Any, long: str, console: GatewayProcess) -> None:
+    show(page, long)
+    latest = page.get_by_role("button", name="Latest")
+    expect(page.get_by_text(f"print({count(console) - 1} * 2)")).to_be_visible()
+    expect(latest).to_have_count(0)
+    scroll(page, 0.5)
+    feed, button = page.locator(".feed-box").bounding_box(), latest.bounding_box()
+    assert feed["y"] + feed["height"] <= button["y"]
+    latest.click()
+    expect(page.get_by_text(f"print({count(console) - 1} * 2)")).to_be_in_viewport()
+    expect(latest).to_have_count(0)
 
 
 @pytest.mark.nightly

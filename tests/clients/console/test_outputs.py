@@ -58,6 +58,19 @@ def test_what_follows_is_added(page: Any) -> None:
     assert place.get_by_role("group", name="Standard error").text_content() == "wrong"
 
 
+def test_of_standard_error_three_lines_are_shown_at_first(page: Any) -> None:
+    lines = [f"warning {number}\n" for number in range(6)]
+    place = mount(page, stream("".join(lines[:4]), "stderr"))
+    assert place.locator("pre").text_content() == "".join(lines[:4])
+    place = mount(page, stream("".join(lines), "stderr"))
+    assert place.locator("pre").text_content() == "".join(lines[:3]).removesuffix("\n")
+    place.get_by_role("button", name="Show all lines").click()
+    assert place.locator("pre").text_content() == "".join(lines)
+    assert place.get_by_role("button", name="Show all lines").count() == 0
+    place = mount(page, stream("".join(lines)))
+    assert place.locator("pre").text_content() == "".join(lines)
+
+
 def test_text_is_never_markup(page: Any) -> None:
     evil = "<img src=x onerror='window.hit = 1'><script>window.hit = 1</script>"
     place = mount(

@@ -58,6 +58,30 @@ def test_packages_are_installed_and_removed(others: GatewayProcess, browser: Any
     assert others.get("/v1/sessions/fruit/packages").json()["packages"] == []
 
 
+def test_a_session_is_exported_in_every_form(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "exported", "checkpoint": "auto"})
+    for code in ("kept = 'here'", "undone = 'gone'"):
+        console.execute("exported", code)
+    console.post("/v1/sessions/exported/undo", {})
+    show(page, "exported")
+    panel = tab(page, "Record")
+    texts = {}
+    for name, ending in (
+        ("Notebook", ".ipynb"),
+        ("Notebook without undone cells", ".ipynb"),
+        ("Page", ".html"),
+        ("Markdown", ".md"),
+        ("Script", ".py"),
+    ):
+        with page.expect_download() as download:
+            panel.get_by_role("link", name=name, exact=True).click()
+        assert download.value.suggested_filename == f"exported{ending}"
+        texts[name] = Path(download.value.path()).read_text()
+    assert all("here" in text for text in texts.values())
+    assert "gone" in texts["Notebook"]
+    assert "gone" not in texts["Notebook without undone cells"]
+
+
 def test_what_jupyterlab_needs_is_told(page: Any, console: GatewayProcess) -> None:
     console.execute("to-jupyter", "1")
     show(page, "to-jupyter")

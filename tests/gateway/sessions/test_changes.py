@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,25 @@ async def test_what_is_not_given_stays_and_what_is_the_same_is_not_recorded(gate
         assert (await session.change(title="")).metadata == {"a": 2}
         assert (await session.change()).title is None
         assert len(changes(gateway, session.name)) == 3
+
+
+def test_an_empty_change_is_a_use_that_puts_the_end_off(gateway: GatewayProcess, session: str) -> None:
+    gateway.post("/v1/sessions", {"session": session, "limits": {"idle_timeout": 500}})
+    gateway.execute(session, "1")
+    first = gateway.model(session)["ends"]
+    assert first["cause"] == "idle_timeout"
+    time.sleep(1.1)
+    assert gateway.model(session)["ends"] == first
+    later = gateway.request("PATCH", f"/v1/sessions/{session}", {}).json()["ends"]
+    assert (later["cause"], later["at"] > first["at"]) == ("idle_timeout", True)
+    assert changes(gateway, session) == []
+    cell = gateway.post(f"/v1/sessions/{session}/execute", {"code": "input()", "wait": False}).json()
+    until(lambda: gateway.model(session)["state"] == "busy", "the cell does not run")
+    assert gateway.model(session)["ends"]["cause"] == "lifetime"
+    gateway.post(f"/v1/sessions/{session}/executions/{cell['execution']}/cancel")
+    until(lambda: gateway.model(session)["ends"]["cause"] == "idle_timeout", "the cell does not end")
+    gateway.delete(f"/v1/sessions/{session}")
+    assert "ends" not in gateway.model(session)
 
 
 @pytest.mark.parametrize(

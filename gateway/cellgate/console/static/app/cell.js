@@ -11,7 +11,7 @@ import { saved } from "./session_actions.js";
 import { timeLeft } from "./session_log.js";
 import { theme } from "./theme.js";
 import { attempt, clock, copy, Icon, IconButton } from "./ui.js";
-import { because, clock as inWords, counted, duration, moment, seen } from "./words.js";
+import { because, bytes, clock as inWords, counted, duration, moment, seen } from "./words.js";
 import { Outputs } from "../outputs/outputs.js";
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 
@@ -69,7 +69,7 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
         ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
         <${LeftOut} cell=${cell} state=${state} log=${log} />
         ${state.asking && !ended && html`<${Input} key=${state.asking.seq} asking=${state.asking} cell=${cell} log=${log} />`}
-        <${Ending} state=${state} />
+        <${Ending} state=${state} limit=${log.model.value?.limits?.memory} />
       </div>
     </article>
   `;
@@ -194,9 +194,11 @@ function goOn(article) {
   article.addEventListener("keydown", (event) => event.key === "Escape" && end(), { signal: over.signal });
 }
 
-/** @param {{state: import("./cells.js").CellState}} props */
-function Ending({ state }) {
+/** @param {{state: import("./cells.js").CellState, limit?: number}} props  `limit`: bytes of memory that the session may use */
+function Ending({ state, limit }) {
+  const lacked = state.shown.outputs.some((output) => output.kind === "error" && output.ename === "MemoryError");
   return html`
+    ${lacked && limit && html`<p class="note">This session may use ${bytes(limit)} of memory.</p>`}
     ${state.problem && html`<p class="note bad">${state.problem}</p>`}
     ${state.truncated && html`<p class="note">Some of the output was left out: it was more than the record keeps of one cell.</p>`}
     ${state.memoryKills > 0 && html`<p class="note warn">${state.memoryKills === 1 ? "A process of this cell was" : `${state.memoryKills} processes of this cell were`} killed: the session had reached its limit of memory.</p>`}

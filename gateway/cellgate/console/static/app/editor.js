@@ -2,7 +2,8 @@
  * Where a cell is written: CodeMirror, loaded when an editor is shown for the first time, a plain field until then.
  *
  * It is in a shadow root, where its styles are constructed sheets; the page allows no others. Tab completes or
- * indents, and Escape leaves it, so nobody who uses the keyboard alone is caught in it.
+ * indents, Escape leaves it, and after Escape Tab goes on to what follows, so nobody who uses the keyboard alone is
+ * caught in it. In an empty editor, arrow up brings the code of earlier cells.
  */
 
 import { draftOf, keep } from "./drafts.js";
@@ -34,9 +35,11 @@ const KINDS = new Map([
  *   hint?: boolean, onEscape?: () => void, runs?: boolean,
  *   complete?: (code: string, cursor: number) => Promise<Completion>,
  *   inspect?: (code: string, cursor: number) => void,
+ *   earlier?: (steps: number) => Promise<string | undefined>,
  *   handle?: {current: {edit: (code: string) => void, focus: () => void} | null},
  * }} Props
  *   `draft`: the name of the place, under which is kept what is written in it; another place is another editor (`key`).
+ *   `earlier`: the code that ran so many cells ago, 1 for the last one; undefined if there were not so many.
  *   `edit` puts code into it, and what was there aside
  */
 
@@ -134,7 +137,7 @@ export function Editor(props) {
         if (gone || !place.current) return;
         const field = plain.current;
         const hadFocus = field !== null && document.activeElement === field;
-        view.current = made(cm, place.current, field?.value ?? "", latest, run, written);
+        view.current = made(cm, place.current, field?.value ?? "", latest, { run, written, put });
         const free = !document.activeElement || document.activeElement === document.body;
         takesFocus.current = hadFocus || (latest.current.focus === true && typesAtOnce && free);
         setReady(true);
@@ -190,13 +193,35 @@ export function Editor(props) {
  * @param {HTMLElement} place
  * @param {string} text
  * @param {{current: Props}} latest
- * @param {() => void} run
- * @param {() => void} written
+ * @param {{run: () => void, written: () => void, put: (code: string) => void}} acts
  */
-function made(cm, place, text, latest, run, written) {
+function made(cm, place, text, latest, { run, written, put }) {
   const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
   const look = new cm.Compartment();
   const language = new cm.Compartment();
+  /** Whether Escape was pressed, and nothing typed since: Tab is the browser's then. */
+  let escaped = false;
+  /** How many cells ago the code ran that was brought here, and the code. */
+  let brought = { steps: 0, code: "" };
+  /** Bring the code of an earlier cell, or of a later one: a step by which lines are left as they are. */
+  const bring = (/** @type {number} */ step) => (/** @type {any} */ view) => {
+    const { state } = view;
+    const code = state.doc.toString();
+    const steps = code === brought.code ? brought.steps : 0;
+    const { earlier } = latest.current;
+    const line = state.doc.lineAt(state.selection.main.head).number;
+    const within = line !== (step > 0 ? 1 : state.doc.lines);
+    if (!earlier || within || cm.completionStatus(state) === "active" || (steps === 0 && (code !== "" || step < 0)))
+      return false;
+    const show = (/** @type {string | undefined} */ found) => {
+      if (found === undefined || state.doc !== view.state.doc) return;
+      brought = { steps: steps + step, code: found };
+      put(found);
+    };
+    if (steps + step === 0) show("");
+    else earlier(steps + step).then(show, () => {});
+    return true;
+  };
   const ask = (/** @type {any} */ view) => {
     const { state } = view;
     latest.current.inspect?.(state.doc.toString(), points(state.sliceDoc(0, state.selection.main.head)));
@@ -204,6 +229,7 @@ function made(cm, place, text, latest, run, written) {
   };
   const tab = (/** @type {any} */ view) => {
     const { state } = view;
+    if (escaped) return false;
     const { from, empty } = state.selection.main;
     const before = state.sliceDoc(state.doc.lineAt(from).from, from);
     if (!empty || !before.trim() || !latest.current.complete) return cm.indentMore(view);
@@ -214,6 +240,7 @@ function made(cm, place, text, latest, run, written) {
     if (list) cm.closeCompletion(view);
     // One that is only being asked for is nothing that anybody would close.
     if (list === "active") return true;
+    escaped = true;
     view.contentDOM.blur();
     latest.current.onEscape?.();
     return true;
@@ -235,6 +262,8 @@ function made(cm, place, text, latest, run, written) {
             { key: "Mod-Enter", run: start },
             { key: "Tab", run: tab, shift: (/** @type {any} */ view) => ask(view) || cm.indentLess(view) },
             { key: "Escape", run: leave },
+            { key: "ArrowUp", run: bring(1) },
+            { key: "ArrowDown", run: bring(-1) },
           ]),
         ),
         cm.history(),
@@ -256,9 +285,13 @@ function made(cm, place, text, latest, run, written) {
           ...cm.historyKeymap,
           ...cm.defaultKeymap,
         ]),
-        cm.placeholder("Shift-Enter runs, Tab completes"),
+        cm.placeholder(latest.current.earlier ? "Shift-Enter runs, Tab completes, ↑ brings earlier cells, Esc then Tab leaves" : "Shift-Enter runs, Tab completes, Esc then Tab leaves"),
         cm.EditorView.lineWrapping,
-        cm.EditorView.updateListener.of((/** @type {any} */ update) => update.docChanged && queueMicrotask(written)),
+        cm.EditorView.updateListener.of((/** @type {any} */ update) => {
+          if (!update.docChanged) return;
+          escaped = false;
+          queueMicrotask(written);
+        }),
         cm.EditorView.contentAttributes.of({ "aria-label": latest.current.label, "aria-multiline": "true" }),
         language.of([]),
         look.of([]),

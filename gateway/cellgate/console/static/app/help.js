@@ -17,6 +17,8 @@ const KEYS = /** @type {[group: string, keys: [keys: string[], what: string][]][
       [["k"], "previous cell"],
       [["G"], "last cell"],
       [["e"], "put the cell's code into the editor"],
+      [["r"], "run the cell's code again"],
+      [["x"], "interrupt the running cell"],
       [["u"], "undo the last cell"],
       [["p"], "show or hide the panel"],
     ],
@@ -27,6 +29,8 @@ const KEYS = /** @type {[group: string, keys: [keys: string[], what: string][]][
       [["Shift", "Enter"], "run"],
       [["Tab"], "complete, or indent at the beginning of a line"],
       [["Shift", "Tab"], "documentation of the name at the cursor"],
+      [["↑"], "in an empty editor: the code of earlier cells"],
+      [["Escape", "Tab"], "out of the editor, to what follows"],
     ],
   ],
 ]);

@@ -12,6 +12,10 @@ import { html, useState } from "../vendor/preact.js";
 const EXPORTS = /** @type {[text: string, rest: string, ending: string, what: string][]} */ ([
   ["Notebook", "/notebook", ".ipynb", "for any Jupyter program"],
   ["Notebook without outputs", "/notebook?outputs=false", ".ipynb", "the code alone"],
+  ["Notebook without undone cells", "/notebook?undone=false", ".ipynb", "what still holds"],
+  ["Page", "/notebook?format=html", ".html", "to read and print, in any browser"],
+  ["Markdown", "/notebook?format=markdown", ".md", "code and outputs as text"],
+  ["Script", "/notebook?format=script", "", "the code alone, as a program"],
   ["Bundle", "/bundle", ".zip", "notebook, files, requirements and record, as a zip file"],
   ["Rows of the record", "/audit", ".ndjson", "as they were hashed, one per line"],
 ]);

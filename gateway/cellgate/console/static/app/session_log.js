@@ -318,6 +318,12 @@ export class SessionLog {
     return !cell.state.peek().loaded && cell.firstSeq <= this.seq && !this.loading.has(cell);
   }
 
+  /** The code of a cell, read from the gateway if it is not here. @param {Cell} cell */
+  async codeOf(cell) {
+    if (!cell.state.peek().loaded) await this.#read(cell);
+    return cell.state.peek().code;
+  }
+
   #load() {
     while (this.loading.size < LOADS_AT_ONCE) {
       const cell = this.wanted.find((each) => this.#lacks(each));

@@ -12,10 +12,11 @@ import { Packages } from "./packages.js";
 import { RecordPanel } from "./record_panel.js";
 import { go, sessionHref } from "./router.js";
 import { change, end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
+import { EndsSoon, HasEnded, useKept } from "./session_end.js";
 import { SessionLog } from "./session_log.js";
 import { Cpu, isTyping, Memory } from "./sessions.js";
 import { branch, checkpoint, Tree, undo } from "./tree.js";
-import { Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
+import { attempt, Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
 import { because, counted } from "./words.js";
 import { Variables } from "./variables.js";
 import { VirtualList } from "./virtual_list.js";
@@ -56,6 +57,8 @@ function Opened({ log, execution, principal }) {
   const opening = log.phase.value === "opening";
   const alive = model ? LIVE.includes(model.state) : false;
   const runs = may("run");
+  const send = useMemo(sender, [log]);
+  useKept(log, alive);
 
   const edit = useCallback((/** @type {string} */ code) => {
     editor.current?.edit(code);
@@ -64,7 +67,7 @@ function Opened({ log, execution, principal }) {
   useEffect(() => {
     /** @param {KeyboardEvent} event */
     const key = (event) => {
-      if (isTyping(event) || (event.repeat && event.key !== "j" && event.key !== "k")) return;
+      if (isTyping(event) || event.defaultPrevented || (event.repeat && event.key !== "j" && event.key !== "k")) return;
       const acts = {
         j: () => list.current?.focusBy(1),
         k: () => list.current?.focusBy(-1),
@@ -72,6 +75,8 @@ function Opened({ log, execution, principal }) {
         i: () => editor.current?.focus(),
         e: () => editFocused(log, edit),
         p: () => (panelOpen.value = !panelOpen.value),
+        r: () => runs && again(),
+        x: () => runs && model?.state === "busy" && interrupt(model),
         u: () => model?.checkpoint && runs && undo(log, { asks: true }),
       };
       const act = acts[/** @type {keyof typeof acts} */ (event.key)];
@@ -81,8 +86,16 @@ function Opened({ log, execution, principal }) {
     };
     addEventListener("keydown", key);
     return () => removeEventListener("keydown", key);
-  }, [log, model?.checkpoint]);
+  }, [log, model?.checkpoint, model?.state]);
 
+  /** Run the code of the cell that has the focus once more. */
+  const again = async () => {
+    const cell = focusedCell(log);
+    const code = cell && (await attempt(() => log.codeOf(cell)));
+    if (!code) return;
+    list.current?.toEnd();
+    if (await send(() => `${log.path}/execute`, code)) log.refresh();
+  };
   const focusCells = useCallback(() => list.current?.focusBy(0), []);
   return html`
     <div class="session-view ${panelOpen.value ? "with-panel" : ""}">
@@ -210,7 +223,7 @@ function Cells({ log, execution, principal, list, onEdit }) {
         handle=${list}
         start=${place}
       />
-      ${!atEnd && html`<button type="button" class="to-end" onClick=${() => list.current?.toEnd()}><${Icon} name="down" />Latest</button>`}
+      ${!atEnd && html`<div class="to-end"><button type="button" class="small" onClick=${() => list.current?.toEnd()}><${Icon} name="down" />Latest</button></div>`}
     </div>
   `;
 }
@@ -232,6 +245,10 @@ function Composer({ log, principal, alive, editor, list, onEscape }) {
     },
     [log],
   );
+  const earlier = async (/** @type {number} */ steps) => {
+    const cell = log.cells.at(-steps);
+    return cell && log.codeOf(cell);
+  };
   const complete = (/** @type {string} */ code, /** @type {number} */ cursor) =>
     api.post(`${log.path}/complete`, { code, cursor });
   const inspect = async (/** @type {string} */ code, /** @type {number} */ cursor) => {
@@ -245,7 +262,7 @@ function Composer({ log, principal, alive, editor, list, onEscape }) {
   return html`
     <section class="composer" aria-label="New cell">
       ${about && html`<div class="about-box"><pre class="about" tabindex="0" aria-label="Documentation">${about}</pre><${IconButton} icon="close" label="Close" onClick=${() => setAbout(null)} /></div>`}
-      ${!alive && html`<p class="note" role="status">${model?.state === "purging" ? "This session was purged." : "This session has ended. A cell gives it a fresh kernel, and its record goes on."}</p>`}
+      ${alive ? html`<${EndsSoon} log=${log} />` : html`<${HasEnded} model=${model} />`}
       <${Editor}
         language=${languageOf(model?.kernel)}
         label="Code of the next cell"
@@ -256,6 +273,7 @@ function Composer({ log, principal, alive, editor, list, onEscape }) {
         onEscape=${onEscape}
         complete=${alive ? complete : undefined}
         inspect=${alive ? inspect : undefined}
+        earlier=${earlier}
         handle=${editor}
       />
     </section>

@@ -26,7 +26,7 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [heights] = useState(() => new Heights(ESTIMATE));
   const [, redraw] = useState(0);
-  const held = useRef({ atEnd: start === null, from: 0, to: 0, drawn: 0, frame: 0, height: 600, shift: 0, top: 0 });
+  const held = useRef({ atEnd: start === null, told: true, from: 0, to: 0, drawn: 0, frame: 0, height: 600, shift: 0, top: 0 });
   const here = held.current;
   if (heights.count !== count) heights.grow(count);
 
@@ -38,6 +38,14 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
     return [heights.at(Math.max(0, top - margin)), Math.min(count, heights.at(top + here.height + margin) + 1)];
   };
   const draws = () => redraw((here.drawn += 1));
+  const isAtEnd = (/** @type {HTMLElement} */ scroll) => scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - END;
+  /** Tell whether the end is seen, when that has changed. */
+  const tell = () => {
+    const seen = !box.current || here.atEnd || isAtEnd(box.current);
+    if (seen === here.told) return;
+    here.told = seen;
+    onEnd?.(seen);
+  };
   const toEnd = () => {
     if (!box.current) return;
     here.atEnd = true;
@@ -107,6 +115,7 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
       here.top = scroll.scrollTop;
     } else if (scroll && here.shift) scroll.scrollTop += here.shift;
     here.shift = 0;
+    tell();
   });
 
   const [from, to] = range();
@@ -120,14 +129,12 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
 
   const scrolled = () => {
     const scroll = /** @type {HTMLElement} */ (box.current);
-    const atEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - END;
+    const atEnd = isAtEnd(scroll);
     // An item that grew beyond the end has not taken the reader away from it: that takes a step back.
     const hasGrown = !atEnd && here.atEnd && scroll.scrollTop >= here.top;
     here.top = scroll.scrollTop;
-    if (atEnd !== here.atEnd && !hasGrown) {
-      here.atEnd = atEnd;
-      onEnd?.(atEnd);
-    }
+    if (!hasGrown) here.atEnd = atEnd;
+    tell();
     cancelAnimationFrame(here.frame);
     here.frame = requestAnimationFrame(() => {
       const [first, last] = range();

@@ -25,6 +25,6 @@ export function Failure({ output }) {
   const short = cut ? `${line.slice(0, LONGEST_LINE)} …` : line;
   return html`<details class="out-error">
     <summary><span class="out-last-line">${short}</span></summary>
-    <${Text} text=${text} label="Traceback" error=${true} name="traceback.txt" />
+    <${Text} text=${text} label="Traceback" kind="traceback" name="traceback.txt" />
   </details>`;
 }

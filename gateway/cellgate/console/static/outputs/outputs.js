@@ -16,7 +16,7 @@ import { useSheet } from "./sheet.js";
 import { copyPicture, copyText, save } from "./taking.js";
 import { counted, seen } from "../app/words.js";
 import { plain } from "./ansi.js";
-import { Text } from "./text.js";
+import { Folded, Text } from "./text.js";
 import { Tree } from "./tree.js";
 
 /** Outputs of a cell that are in the page at first, the last ones; as many more at the first wish, then twice as many. */
@@ -24,6 +24,9 @@ export const MOST_OUTPUTS = 100;
 
 /** Which outputs somebody wished for: from `first` on, when there were `of`; and how many more at the next wish. */
 const NO_WISH = { first: Infinity, of: 0, step: MOST_OUTPUTS };
+
+/** Lines of standard error that are shown at first: warnings and logs are seldom what a cell is run for. */
+const STDERR_LINES = 3;
 
 const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
 
@@ -65,10 +68,11 @@ function One({ output, theme, onGrow }) {
   const [chosen, choose] = useState("");
   if (output.kind === "stream")
     return html`<${Framed} takes=${{ text: () => plain(output.text), name: `${output.name}.txt` }}>
-      <${Text}
+      <${output.name === "stderr" ? Folded : Text}
         text=${output.text}
+        lines=${STDERR_LINES}
         label=${STREAMS[output.name]}
-        error=${output.name === "stderr"}
+        kind=${output.name === "stderr" ? "stderr" : undefined}
         name=${`${output.name}.txt`}
         follow=${true}
       />

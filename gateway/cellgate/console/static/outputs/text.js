@@ -52,10 +52,40 @@ export function windowAfter(text, start) {
 }
 
 /**
- * @param {{text: string, label: string, error?: boolean, name?: string, follow?: boolean}} props  `follow`: the end is
- *   what is looked at, unless the reader has scrolled away from it
+ * Where the first lines of a text end, if enough come after them to be folded away; else null.
+ * @param {string} text
+ * @param {number} lines
  */
-export function Text({ text, label, error = false, name = "output.txt", follow = false }) {
+export function foldOf(text, lines) {
+  let end = 0;
+  for (let line = 0; line < lines; line += 1) {
+    const next = text.indexOf("\n", end);
+    if (next === -1) return null;
+    end = next + 1;
+  }
+  // A button in place of one line would save nothing.
+  const next = text.indexOf("\n", end);
+  return next === -1 || next === text.length - 1 ? null : end - 1;
+}
+
+/**
+ * A text of which the first lines are shown until somebody asks for all.
+ * @param {{text: string, lines: number, label: string, kind?: string, name?: string, follow?: boolean}} props
+ */
+export function Folded({ text, lines, ...rest }) {
+  const [whole, show] = useState(false);
+  const end = whole ? null : foldOf(text, lines);
+  if (end === null) return html`<${Text} text=${text} ...${rest} />`;
+  return html`<${Text} text=${text.slice(0, end)} ...${rest}>
+    <button type="button" class="out-fold" onClick=${() => show(true)}>Show all lines</button>
+  <//>`;
+}
+
+/**
+ * @param {{text: string, label: string, kind?: string, name?: string, follow?: boolean, children?: any}} props  `kind`:
+ *   `stderr` or `traceback`; `follow`: the end is what is looked at, unless the reader has scrolled away from it
+ */
+export function Text({ text, label, kind, name = "output.txt", follow = false, children }) {
   // The start of the window that is shown; null: the end of the text, whatever is added.
   const [chosen, choose] = useState(/** @type {number | null} */ (null));
   const following = chosen === null || chosen >= text.length;
@@ -72,7 +102,7 @@ export function Text({ text, label, error = false, name = "output.txt", follow =
     atEnd.current = scrollTop + clientHeight >= scrollHeight - 4;
   };
   const partial = start > 0 || end < text.length;
-  return html`<div class=${`out-text ${error ? "out-stderr" : ""}`} role="group" aria-label=${label}>
+  return html`<div class=${`out-text ${kind ? `out-${kind}` : ""}`} role="group" aria-label=${label}>
     ${partial &&
     html`<p class="out-window">
       <span>${bytes(start)} before, ${bytes(text.length - end)} after what is shown</span>
@@ -83,6 +113,7 @@ export function Text({ text, label, error = false, name = "output.txt", follow =
       <button type="button" onClick=${() => save(name, "text/plain", plain(text))}>Download all</button>
     </p>`}
     <pre tabindex="0" ref=${box} onScroll=${onScroll}>${shown}</pre>
+    ${children}
   </div>`;
 }
 

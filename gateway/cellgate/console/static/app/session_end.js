@@ -1,0 +1,67 @@
+/**
+ * When a session ends by itself: a page that somebody works with is a use of its session, and the page tells an end
+ * before it comes.
+ */
+
+import { api, now } from "./api.js";
+import { may } from "./me.js";
+import { attempt, clock } from "./ui.js";
+import { because, clock as inWords } from "./words.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+
+/** A use of the page counts as one of its session so often, in milliseconds. */
+const USE_EVERY = 60_000;
+/** How long before its end a session's page tells it, in milliseconds. */
+const NOTICE = 300_000;
+const SIGNS = ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"];
+
+/** Use a session. A gateway that can't be reached is told of elsewhere. @param {import("./session_log.js").SessionLog} log */
+const use = (log) => api.patch(log.path, {}).then(() => log.refresh(), () => {});
+
+/**
+ * Use a live session for as long as somebody works with its page.
+ * @param {import("./session_log.js").SessionLog} log @param {boolean} alive
+ */
+export function useKept(log, alive) {
+  useEffect(() => {
+    if (!alive || !may("run")) return;
+    let last = performance.now();
+    const sign = () => {
+      if (document.hidden || performance.now() - last < USE_EVERY) return;
+      last = performance.now();
+      use(log);
+    };
+    for (const name of SIGNS) addEventListener(name, sign, { passive: true });
+    return () => {
+      for (const name of SIGNS) removeEventListener(name, sign);
+    };
+  }, [log, alive]);
+}
+
+/** What is told of a session's end before it comes. @param {{log: import("./session_log.js").SessionLog}} props */
+export function EndsSoon({ log }) {
+  const [asked, ask] = useState(false);
+  const { ends, limits } = log.model.value ?? {};
+  const left = ends && clock.value && Date.parse(ends.at) - now();
+  if (!ends || left > NOTICE) return null;
+  const time = inWords(Math.max(0, left) / 1000);
+  if (ends.cause !== "idle_timeout")
+    return html`<p class="note warn" role="status">This session ends in ${time}: its lifetime of ${inWords(limits.lifetime)} is over. Its variables go then; its files and its record stay.</p>`;
+  const keep = async () => {
+    ask(true);
+    await attempt(() => api.patch(log.path, {}));
+    log.refresh();
+    ask(false);
+  };
+  return html`<p class="note warn" role="status">
+    This session ends in ${time}, for it was not used for long. Its variables go then; its files and its record stay.
+    ${may("run") && html`<button type="button" class="small" disabled=${asked} onClick=${keep}>Keep it</button>`}
+  </p>`;
+}
+
+/** What is left of a session that has ended, and how it goes on. @param {{model: any}} props */
+export function HasEnded({ model }) {
+  if (model?.state === "purging") return html`<p class="note" role="status">This session was purged.</p>`;
+  const files = model?.cause === "deleted" ? "Its variables and files are gone; its record stays." : "Its variables are gone; its files and its record stay.";
+  return html`<p class="note" role="status">This session has ended${model?.cause ? ` – ${because(model.cause)}` : ""}. ${files} A cell gives it a fresh kernel.</p>`;
+}

@@ -1,0 +1,68 @@
+"""Sessions that end by themselves, as their page tells it; a page in use keeps its session."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.clients.console.using import expect, show
+from tests.support.server import GatewayProcess, until
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def end_of(gateway: GatewayProcess, session: str) -> dict[str, str]:
+    ends: dict[str, str] = gateway.get(f"/v1/sessions/{session}").json()["ends"]
+    return ends
+
+
+def moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_an_end_is_told_before_and_put_off(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "soon", "limits": {"idle_timeout": 200}})
+    show(page, "soon")
+    told = page.get_by_label("New cell")
+    expect(told).to_contain_text("This session ends in 3 min")
+    first = moment(end_of(console, "soon")["at"])
+    until(lambda: moment(end_of(console, "soon")["at"]) == first, "the end moves while nobody uses the session")
+    page.wait_for_timeout(1100)
+    told.get_by_role("button", name="Keep it").click()
+    until(lambda: moment(end_of(console, "soon")["at"]) > first, "the session was not kept")
+
+
+def test_a_lifetime_is_told_without_a_way_to_keep_it(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "mortal", "limits": {"lifetime": 250}})
+    show(page, "mortal")
+    told = page.get_by_label("New cell")
+    expect(told).to_contain_text("its lifetime of 4 min 10 s is over")
+    expect(told.get_by_role("button", name="Keep it")).to_have_count(0)
+
+
+def test_a_page_in_use_keeps_its_session(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "read"})
+    page.clock.install()
+    show(page, "read")
+    first = moment(end_of(console, "read")["at"])
+    page.wait_for_timeout(1100)
+    page.mouse.move(200, 200)
+    assert moment(end_of(console, "read")["at"]) == first
+    page.clock.fast_forward(61_000)
+    page.mouse.move(300, 300)
+    until(lambda: moment(end_of(console, "read")["at"]) > first, "the session was not kept")
+    expect(page.get_by_label("New cell")).not_to_contain_text("This session ends")
+
+
+def test_an_ended_session_says_what_is_left(page: Any, console: GatewayProcess) -> None:
+    console.execute("idled", "x = 1")
+    show(page, "idled")
+    console.request("PATCH", "/v1/sessions/idled", {"limits": {"idle_timeout": 0.2}})
+    told = page.get_by_label("New cell")
+    expect(told).to_contain_text("its session was not used. Its variables are gone; its files and its record stay.")
+    console.execute("dropped", "x = 1")
+    show(page, "dropped")
+    console.delete("/v1/sessions/dropped")
+    expect(told).to_contain_text("Its variables and files are gone; its record stays.")
