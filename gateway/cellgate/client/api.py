@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -361,10 +361,17 @@ class Session(Asynchronous):
         path = self._path("executions", execution) + _cut_at(max_text)
         return decode(await self._calls.call("GET", path, most=MOST_RESULT), Result)
 
-    async def executions(self, *, newest: bool = False) -> AsyncGenerator[ExecutionModel]:
-        """Yield its executions, oldest first unless `newest` is set; `result` has the rest of each."""
+    async def executions(
+        self, *, newest: bool = False, search: str | None = None
+    ) -> AsyncGenerator[ExecutionModel]:
+        """Yield its executions, oldest first unless `newest` is set; `result` has the rest of each.
+
+        `search`: only those with this text in their code or outputs, in capital letters or not, oldest first.
+        """
         pages = Pages(0)
         order = "&newest=true" if newest else ""
+        if search is not None:
+            order += f"&search={quote(search, safe='')}"
         while pages.after is not None:
             path = f"{self._path('executions')}?limit={_EXECUTIONS}&after={pages.after}{order}"
             page = decode(await self._calls.call("GET", path, most=MOST_RESULT), ExecutionPage)
@@ -995,9 +1002,11 @@ class Gateway(Asynchronous):
         """Yield the session's events, those so far and then live ones to its end; see `Session.events`."""
         return self._named(session).events(after=after, follow=follow)
 
-    def executions(self, session: str, *, newest: bool = False) -> AsyncGenerator[ExecutionModel]:
+    def executions(
+        self, session: str, *, newest: bool = False, search: str | None = None
+    ) -> AsyncGenerator[ExecutionModel]:
         """Yield the session's executions, oldest first unless `newest` is set; see `Session.executions`."""
-        return self._named(session).executions(newest=newest)
+        return self._named(session).executions(newest=newest, search=search)
 
     def follow_program(self, session: str, process: str) -> AsyncGenerator[Event]:
         """Yield all events of a process from its start, as they happen; see `Session.follow_program`."""

@@ -22,13 +22,15 @@ from cellgate.record.events import EventLog
 from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
+from cellgate.sessions.cell_search import find_cells
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.model import TITLE, session_model
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.answers import ExecutionModel, SessionModel, SessionTree, TreeNode
-from cellgate.wire.queries import MOST_COUNTED, SessionsQuery
+from cellgate.wire.queries import MOST_COUNTED, ExecutionsQuery, SessionsQuery
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.codec.decoding import json_decoder
 from cellgate_kernels.codec.encoding import encode, encode_in_steps
@@ -296,14 +298,23 @@ class Archive:
         return await self.row(owner, reach.check(key))
 
     async def executions(
-        self, principal: str, key: str, *, limit: int, after: int, newest: bool = False
+        self, principal: str, key: str, wanted: ExecutionsQuery
     ) -> tuple[list[ExecutionModel], int | None]:
         """Return a page of a session's executions, and the number after which the next page starts.
 
-        `newest`: the last ones first, from the end if `after` is 0.
+        Raises InvalidInput for a search from the end.
         """
+        limit, after, newest = wanted.limit, wanted.after, wanted.newest
         row = await self.row(principal, key)
         await self._journal.commit()
+        if wanted.search:
+            if newest:
+                raise InvalidInput("newest: a search begins with the first execution")
+            async with self._heavy.turn(principal):
+                rows, following = await find_cells(
+                    self._journal.reads, self._texts, row, wanted.search, limit=limit, after=after
+                )
+            return [self._execution_model(principal, key, execution) for execution in rows], following
         if newest and not after:
             after = MOST_COUNTED
         rows = await self._journal.reads.executions(row.id, limit=limit + 1, after=after, newest=newest)

@@ -120,6 +120,16 @@ class ExecutionsQuery(SessionQuery, frozen=True):
             "that is absent or 0."
         ),
     ] = False
+    search: Annotated[
+        str | None,
+        Meta(
+            max_length=1000,
+            description=(
+                "Return only executions whose code or text outputs have this text in them, in capital letters "
+                "or not, from the first on. A page may then be short, or empty, and still have a `next`."
+            ),
+        ),
+    ] = None
 
 
 class TrailQuery(Query, frozen=True):

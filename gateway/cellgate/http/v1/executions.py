@@ -242,9 +242,7 @@ class ExecutionsHandler(BaseHandler):
     )
     async def get(self, key: str) -> None:
         query = self.query(ExecutionsQuery)
-        models, following = await self.services.sessions.archive.executions(
-            self.owner, key, limit=query.limit, after=query.after, newest=query.newest
-        )
+        models, following = await self.services.sessions.archive.executions(self.owner, key, query)
         self.answer(ExecutionPage(executions=models, next=following))
 
 

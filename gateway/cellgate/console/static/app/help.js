@@ -16,6 +16,7 @@ const KEYS = /** @type {[group: string, keys: [keys: string[], what: string][]][
       [["j"], "next cell"],
       [["k"], "previous cell"],
       [["G"], "last cell"],
+      [["/"], "find cells by their code and outputs"],
       [["e"], "put the cell's code into the editor"],
       [["r"], "run the cell's code again"],
       [["x"], "interrupt the running cell"],

@@ -6,6 +6,7 @@ import { api } from "./api.js";
 import { CellView } from "./cell.js";
 import { Editor } from "./editor.js";
 import { Files } from "./files.js";
+import { Find } from "./find.js";
 import { cellsOf, LIVE } from "./listing.js";
 import { isAdmin, languageOf, may } from "./me.js";
 import { Packages } from "./packages.js";
@@ -59,6 +60,12 @@ function Opened({ log, execution, principal }) {
   const runs = may("run");
   const send = useMemo(sender, [log]);
   useKept(log, alive);
+  const [finding, find] = useState(false);
+  const [hit, setHit] = useState(/** @type {string | null} */ (null));
+  const stopFinding = useCallback(() => {
+    find(false);
+    list.current?.focusBy(0);
+  }, []);
 
   const edit = useCallback((/** @type {string} */ code) => {
     editor.current?.edit(code);
@@ -73,6 +80,7 @@ function Opened({ log, execution, principal }) {
         k: () => list.current?.focusBy(-1),
         G: () => list.current?.toEnd(),
         i: () => editor.current?.focus(),
+        "/": () => find(true),
         e: () => editFocused(log, edit),
         p: () => (panelOpen.value = !panelOpen.value),
         r: () => runs && again(),
@@ -100,9 +108,10 @@ function Opened({ log, execution, principal }) {
   return html`
     <div class="session-view ${panelOpen.value ? "with-panel" : ""}">
       <main class="notebook" id="main">
-        <${Head} log=${log} principal=${principal} />
+        <${Head} log=${log} principal=${principal} onFind=${() => find(true)} />
+        ${finding && html`<${Find} log=${log} onCell=${setHit} onClose=${stopFinding} />`}
         ${opening && html`<${Spinner} label="Opening the session" />`}
-        ${!opening && html`<${Cells} log=${log} execution=${execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
+        ${!opening && html`<${Cells} log=${log} execution=${hit ?? execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
         ${!opening && runs && html`<${Composer} log=${log} principal=${principal} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
       </main>
       ${panelOpen.value && !opening && html`<${Panel} log=${log} principal=${principal} />`}
@@ -133,8 +142,8 @@ function editFocused(log, edit) {
   });
 }
 
-/** @param {{log: SessionLog, principal: string | null}} props */
-function Head({ log, principal }) {
+/** @param {{log: SessionLog, principal: string | null, onFind: () => void}} props */
+function Head({ log, principal, onFind }) {
   const model = log.model.value;
   const alive = model ? LIVE.includes(model.state) : false;
   const runs = may("run");
@@ -178,6 +187,7 @@ function Head({ log, principal }) {
           runs && alive && { text: "End…", icon: "cross", danger: true, act: () => act(end(named)) },
           isAdmin.value && { text: "Purge…", icon: "trash", danger: true, act: () => leave(purge(named)) },
         ]} />
+        <${IconButton} icon="search" label="Find in cells (/)" onClick=${onFind} />
         <${IconButton} icon="panel" label=${panelOpen.value ? "Hide the panel" : "Show the panel"} aria-pressed=${String(panelOpen.value)} onClick=${() => (panelOpen.value = !panelOpen.value)} />
       </div>
     </header>

@@ -37,6 +37,7 @@ const PATHS = {
   stop: "M4 4h8v8H4z",
   trash: "M3 4.5h10M6 4.5V3h4v1.5M4.3 4.5 5 13.5h6l.7-9",
   undo: "M3 6h6.5a3.5 3.5 0 0 1 0 7H6M6 3 3 6l3 3",
+  up: "m4 10 4-4 4 4",
   upload: "M8 10.5V3M4.8 6 8 2.8 11.2 6M3 13h10",
 };
 

@@ -1,0 +1,116 @@
+"""Finds a session's executions by what their code and their outputs say. Reads the record alone.
+
+``reader`` asks for pages. One request reads a limited part of the record, in batches, and looks at them in a
+thread; the next page goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.interface import Reads
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.codec.decoding import json_decoder
+
+MOST_READ = 16 * 1024 * 1024
+"""Bytes of events after which a request looks at no further executions."""
+AT_ONCE = 100
+_TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
+_SEARCHED = frozenset(
+    {"queued", "started", "stream", "display_data", "execute_result", "update_display_data", "error"}
+)
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """The texts of an event; all others are skipped."""
+
+    code: str = ""
+    text: str = ""
+    ename: str = ""
+    evalue: str = ""
+    data: dict[str, Any] = {}
+
+
+_decode = json_decoder(_Said).decode
+
+
+class CellMatcher:
+    """Looks for a text, in capital letters or not, in events that come in order."""
+
+    def __init__(self, text: str) -> None:
+        self._sought = text.casefold()
+        self._tails: dict[str, str] = {}
+        self.found: set[str] = set()
+
+    def look(self, events: Sequence[EventRow]) -> None:
+        """Add the executions of events that have the text to `found`."""
+        for event in events:
+            execution = event.execution
+            if execution is None or event.type not in _SEARCHED or execution in self.found:
+                continue
+            if any(self._sought in text.casefold() for text in self._texts(execution, event)):
+                self.found.add(execution)
+
+    def _texts(self, execution: str, event: EventRow) -> list[str]:
+        said = _decode(event.body)
+        if event.type == "stream":
+            # A text that is printed in pieces is one.
+            text = self._tails.get(execution, "") + said.text
+            self._tails[execution] = text[-len(self._sought) :]
+            return [text]
+        shown = [value for kind in _TEXTS if isinstance(value := said.data.get(kind), str)]
+        return [said.code, f"{said.ename}: {said.evalue}", *shown]
+
+
+async def find_cells(
+    reads: Reads, texts: Lane, session: SessionRow, text: str, *, limit: int, after: int
+) -> tuple[list[ExecutionRow], int | None]:
+    """Return the executions after number `after` that have the text, and the number behind which to go on.
+
+    A page may have fewer than `limit`, or none, and still not be the last.
+    """
+    found: list[ExecutionRow] = []
+    read = 0
+    while True:
+        rows = await reads.executions(session.id, limit=AT_ONCE, after=after)
+        if not rows:
+            return found, None
+        matcher = CellMatcher(text)
+        looked_at = 0
+        events = reads.event_batches(session.id, after=rows[0].first_seq - 1, until=_last(rows))
+        async with aclosing(events) as batches:
+            async for batch in batches:
+                await texts.run(matcher.look, batch)
+                read += sum(len(event.body) for event in batch)
+                looked_at = _ended_by(rows, batch[-1].seq)
+                if read > MOST_READ and looked_at:
+                    break
+            else:
+                looked_at = len(rows)
+        for row in rows[:looked_at]:
+            if row.id in matcher.found:
+                found.append(row)
+                if len(found) == limit:
+                    return found, row.number
+        after = rows[looked_at - 1].number
+        if read > MOST_READ:
+            return found, after
+
+
+def _last(rows: Sequence[ExecutionRow]) -> int | None:
+    """Return the `seq` of the last event of executions; None while one of them goes on."""
+    ends = [row.last_seq for row in rows]
+    return None if None in ends else max(end for end in ends if end is not None)
+
+
+def _ended_by(rows: Sequence[ExecutionRow], seq: int) -> int:
+    """Return how many of the first executions have ended by an event."""
+    for count, row in enumerate(rows):
+        if row.last_seq is None or row.last_seq > seq:
+            return count
+    return len(rows)
