@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.rows import EventRow, ExecutionRow
 from cellgate.record.store.interface import Reads
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.codec.decoding import json_decoder
@@ -68,7 +68,7 @@ class CellMatcher:
 
 
 async def find_cells(
-    reads: Reads, texts: Lane, session: SessionRow, text: str, *, limit: int, after: int
+    reads: Reads, texts: Lane, session_id: int, text: str, *, limit: int, after: int
 ) -> tuple[list[ExecutionRow], int | None]:
     """Return the executions after number `after` that have the text, and the number behind which to go on.
 
@@ -77,12 +77,12 @@ async def find_cells(
     found: list[ExecutionRow] = []
     read = 0
     while True:
-        rows = await reads.executions(session.id, limit=AT_ONCE, after=after)
+        rows = await reads.executions(session_id, limit=AT_ONCE, after=after)
         if not rows:
             return found, None
         matcher = CellMatcher(text)
         looked_at = 0
-        events = reads.event_batches(session.id, after=rows[0].first_seq - 1, until=_last(rows))
+        events = reads.event_batches(session_id, after=rows[0].first_seq - 1, until=_last(rows))
         async with aclosing(events) as batches:
             async for batch in batches:
                 await texts.run(matcher.look, batch)

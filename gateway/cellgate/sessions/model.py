@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType, structs
 from cellgate.identity.principal import Reach
 from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
 from cellgate.record.rows import SessionRow
-from cellgate.wire.answers import SessionEnd, SessionModel
+from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
 from cellgate_kernels.kernel.kernel import Kernel
 
@@ -41,14 +41,13 @@ def session_model(
     neighbours: Sequence[str] = (),
     sharers: Sequence[str] = (),
     inherits_paths: bool = False,
-    ends: SessionEnd | UnsetType = UNSET,
 ) -> SessionModel:
     """Return the wire's model of a session, live or ended.
 
     `problem`: why the session is no longer recorded, if so. `missing`: what the session lost at its last end
     and has not got back. `neighbours`: the sessions whose kernels share its kernel's sandbox. `sharers`: the
     sessions whose kernels share its files. `inherits_paths`: absolute names of the workspace are another
-    session's. `ends`: when a live session ends by itself.
+    session's.
     """
     title = (row.metadata or {}).get(TITLE)
     return SessionModel(
@@ -76,7 +75,6 @@ def session_model(
         shares_workspace_with=list(sharers) or UNSET,
         absolute_paths="inherited" if inherits_paths else UNSET,
         checkpoint=AUTO if makes_checkpoints(row) else UNSET,
-        ends=ends,
     )
 
 

@@ -312,7 +312,7 @@ class Archive:
                 raise InvalidInput("newest: a search begins with the first execution")
             async with self._heavy.turn(principal):
                 rows, following = await find_cells(
-                    self._journal.reads, self._texts, row, wanted.search, limit=limit, after=after
+                    self._journal.reads, self._texts, row.id, wanted.search, limit=limit, after=after
                 )
             return [self._execution_model(principal, key, execution) for execution in rows], following
         if newest and not after:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from msgspec import UNSET, structs, to_builtins
+from msgspec import structs, to_builtins
 
 from cellgate.channels.door import Door
 from cellgate.egress.proxy import SessionProxy
@@ -140,8 +140,7 @@ class Session(SessionCore):
 
     def to_wire(self) -> SessionModel:
         """Return the session model of the wire contract."""
-        end = due(self.limits, self.record.started, self.idle_since)
-        return session_model(
+        model = session_model(
             structs.replace(self.record.present(), state=self.state),
             kernel_id=self.kernel.id if self.kernel else None,
             queue_length=self.runs.waiting,
@@ -150,8 +149,11 @@ class Session(SessionCore):
             neighbours=self.slot.neighbours,
             sharers=self.slot.sharers,
             inherits_paths=self.slot.inherits_paths,
-            ends=UNSET if self.ending else end.to_wire(asyncio.get_running_loop().time(), time.time()),
         )
+        if self.ending:
+            return model
+        end = due(self.limits, self.record.started, self.idle_since)
+        return structs.replace(model, ends=end.to_wire(asyncio.get_running_loop().time(), time.time()))
 
     async def recorded(self) -> None:
         """Return once all ends that the kernel reported are recorded, or could not be written in time."""

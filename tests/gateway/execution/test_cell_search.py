@@ -8,10 +8,8 @@ from tests.support.server import TOKEN, GatewayProcess
 
 async def test_cells_are_found_while_and_after_they_run(gateway: GatewayProcess) -> None:
     async with Gateway(gateway.url, TOKEN).session() as session:
-        ran = [
-            (await session.run(code)).execution
-            for code in ("orders = 3", "print('Nothing')", "print('OR', end=''); print('DERS', flush=True)", "1/0")
-        ]
+        codes = ["orders = 3", "print('Nothing')", "print('OR', end=''); print('DERS', flush=True)", "1/0"]
+        ran = [(await session.run(code)).execution for code in codes]
         waits = gateway.post(
             f"/v1/sessions/{session.name}/execute", {"code": "input('orders?')", "wait": False}
         ).json()["execution"]

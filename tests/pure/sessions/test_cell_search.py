@@ -8,13 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.rows import EventRow, ExecutionRow
 from cellgate.record.store.interface import Reads
 from cellgate.sessions import cell_search
 from cellgate.sessions.cell_search import CellMatcher, find_cells
 from cellgate_kernels.base.threads import Lane
-
-SESSION = SessionRow(id=1, principal="p", key="s", kernel="python3")
 
 
 def event(seq: int, execution: str, kind: str, **said: Any) -> EventRow:
@@ -52,17 +50,18 @@ class Recorded:
             yield chosen[place : place + self.batch]
 
 
-async def pages(recorded: Recorded, text: str, limit: int) -> list[list[int]]:
+async def found(recorded: Recorded, text: str, limit: int) -> tuple[list[int], int]:
+    """Return the numbers of all cells that are found, and how many pages they took."""
     lane = Lane("search", 1)
-    told, after = [], 0
+    numbers: list[int] = []
+    after = pages = 0
     try:
         while True:
-            found, following = await find_cells(
-                cast(Reads, recorded), lane, SESSION, text, limit=limit, after=after
-            )
-            told.append([row.number for row in found])
+            rows, following = await find_cells(cast(Reads, recorded), lane, 1, text, limit=limit, after=after)
+            numbers += [row.number for row in rows]
+            pages += 1
             if following is None:
-                return told
+                return numbers, pages
             assert following > after
             after = following
     finally:
@@ -74,26 +73,28 @@ async def test_cells_are_found_by_code_and_output(batch: int) -> None:
     cells = [("Orders = 1", "x"), ("y", "many ORDERS"), ("z", "none"), ("a\nb", "straße")] * 80
     recorded = Recorded(cells, batch)
     by_both = [number for number in range(1, 321) if number % 4 in {1, 2}]
-    assert sum(await pages(recorded, "orders", 1000), []) == by_both
-    assert sum(await pages(recorded, "STRASSE", 1000), []) == [*range(4, 321, 4)]
-    assert sum(await pages(recorded, "a\nb", 7), []) == [*range(4, 321, 4)]
-    assert await pages(recorded, "finished", 1000) == [[]]
+    assert await found(recorded, "orders", 1000) == (by_both, 1)
+    assert await found(recorded, "STRASSE", 1000) == ([*range(4, 321, 4)], 1)
+    assert await found(recorded, "a\nb", 7) == ([*range(4, 321, 4)], 12)
+    assert await found(recorded, "finished", 1000) == ([], 1)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 async def test_a_page_reads_a_limited_part_of_the_record(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cell_search, "MOST_READ", 2000)
     cells = [("code", "word" if number % 50 == 0 else "other") for number in range(1, 301)]
-    told = await pages(Recorded(cells, batch), "word", 1000)
-    assert sum(told, []) == [*range(50, 301, 50)]
-    assert len(told) > 3
+    numbers, pages = await found(Recorded(cells, batch), "word", 1000)
+    assert numbers == [*range(50, 301, 50)]
+    assert pages > 3
 
 
 async def test_a_text_that_is_printed_in_pieces_is_one() -> None:
     matcher = CellMatcher("Hello world")
     pieces = ["He", "llo", " wo", "rld", "!"]
     matcher.look([event(seq, "a", "stream", text=piece) for seq, piece in enumerate(pieces)])
-    matcher.look([event(seq, "b", "stream", text=piece) for seq, piece in enumerate(["Hello ", "-", "world"])])
+    matcher.look(
+        [event(seq, "b", "stream", text=piece) for seq, piece in enumerate(["Hello ", "-", "world"])]
+    )
     assert matcher.found == {"a"}
 
 
