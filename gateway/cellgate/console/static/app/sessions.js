@@ -273,6 +273,7 @@ export function Sessions() {
         <div class="spring"></div>
         ${may("run") && html`<button type="button" class="primary" onClick=${startNew}><${Icon} name="add" />New session</button>`}
       </div>
+      ${sessions && may("run") && html`<${Begin} first=${none} />`}
       ${sessions !== null && html`
         <div class="filters" role="search">
           <label class="search">
@@ -302,7 +303,6 @@ export function Sessions() {
       ${failure.value && html`<${Failed} problem=${failure.value} again=${again} />`}
       ${sessions === null && !failure.value && html`<${Spinner} />`}
       ${sessions && !none && (shown.value.length ? html`<${Table} />` : html`<p class="empty">No session fits.</p>`)}
-      ${sessions && may("run") && html`<${Begin} first=${none} />`}
     </main>
   `;
 }

@@ -5,6 +5,7 @@
  */
 
 import { api } from "../app/api.js";
+import { Spinner } from "../app/ui.js";
 import { bytes, clock, duration } from "../app/words.js";
 import { useSheet } from "../outputs/sheet.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
@@ -18,6 +19,8 @@ import { useAnswer } from "./use_answer.js";
 const PRINCIPALS = 100;
 const MOST_PRINCIPALS = 1000;
 const NEARLY_FULL = 0.8; // of a quota
+/** Moments between which there are rates. */
+const RATED = 2;
 const RUNBOOK = "docs/how-to/runbook.md";
 
 export function Operator() {
@@ -35,7 +38,8 @@ export function Operator() {
     ${problem && !isForbidden && html`<p class="operator-problem" role="status">The metrics could not be read: ${problem.message}</p>`}
     ${isForbidden
       ? html`<p>Your token may not read the gateway's metrics. An administrator's or an auditor's may.</p>`
-      : html`<${Alerts} moments=${moments} /><${Numbers} moments=${moments} />`}
+      : html`<${Alerts} moments=${moments} />
+          ${moments.length < RATED && !problem ? html`<${Spinner} label="Measuring" />` : html`<${Numbers} moments=${moments} />`}`}
     <${Nodes} shown=${node} />
     <${Quotas} />
   </div>`;
