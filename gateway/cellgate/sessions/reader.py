@@ -251,8 +251,10 @@ class Archive:
         row = row if session is None else session.row
         if wanted.search is not None:
             title = (row.metadata or {}).get(TITLE)
-            whose = row.principal if everybodys else ""
-            texts = [row.key, title[:MOST_TITLE] if isinstance(title, str) else "", whose]
+            texts = [row.key, title[:MOST_TITLE] if isinstance(title, str) else ""]
+            if everybodys:
+                kernel = None if session is None else session.kernel
+                texts += [row.principal, row.folder, "" if kernel is None else kernel.id]
             sought = wanted.search.casefold()
             if not any(sought in text.casefold() for text in texts):
                 return False

@@ -84,8 +84,9 @@ class SessionsQuery(Query, frozen=True):
     search: Annotated[
         str | None,
         say(
-            "Return only sessions whose key or title, or with `principal=*` owner, has this text in it, in "
-            "capital letters or not. A page may then be short, or empty, and still have a `next`."
+            "Return only sessions whose key or title, or with `principal=*` owner, kernel's id or folder's "
+            "name, has this text in it, in capital letters or not. A page may then be short, or empty, and "
+            "still have a `next`."
         ),
     ] = None
     newest: Annotated[bool, say("Whether those that were created last come first.")] = False

@@ -252,9 +252,11 @@ class ForkServer:
         cgroup: Cgroup | None = None
         if self.cgroups is not None:
             self._kernels += 1
+            # An operator finds the kernel, and so its session, from /proc/PID/cgroup.
+            name = f"{self._kernels}-{wanted.folders.runtime.name}"
             try:
                 cgroup = await asyncio.to_thread(
-                    self.cgroups.make, f"{self._kernels}", wanted.limits, reserved=wanted.reserved
+                    self.cgroups.make, name, wanted.limits, reserved=wanted.reserved
                 )
             except OSError as error:
                 raise NotForked(f"its cgroup can't be made: {in_words(error)}") from error

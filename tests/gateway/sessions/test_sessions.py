@@ -263,6 +263,11 @@ def test_lists_may_begin_with_the_newest_and_be_searched(gateway: GatewayProcess
         assert listed(f"search={mark}&state=ended") == ([keys[1]], None)
         assert listed(f"search={mark}&after={keys[2]}") == ([other], None)
         assert listed(f"search={mark}-nothing") == ([], None)
+        kernel = gateway.model(keys[0])["kernel_id"]
+        folder = gateway.workspace(keys[2]).name
+        assert listed(f"principal=*&search={kernel[:13]}") == ([keys[0]], None)
+        assert listed(f"principal=*&search={folder}") == ([keys[2]], None)
+        assert listed(f"search={kernel}") == ([], None)
     finally:
         for key in [*keys, f"other-{mark[::-1]}-x"]:
             gateway.delete(f"/v1/sessions/{key}")
