@@ -12,6 +12,7 @@ from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.terms import SessionTerms
 from cellgate.wire.models import SessionChangeBody
+from cellgate_kernels.kernel.kernel import Kernel
 
 
 def change_session(session: Session, terms: SessionTerms, body: SessionChangeBody) -> None:
@@ -28,9 +29,24 @@ def change_session(session: Session, terms: SessionTerms, body: SessionChangeBod
         metadata = {**rest, TITLE: title} if title else rest
         check_metadata(metadata)
     limits = terms.changed_limits(row.principal, session.limits, body.limits)
-    differs = (metadata, limits) != (row.metadata, session.limits)
-    if differs:
-        if session.kernel is None or session.state is SessionState.DEAD or session.ending:
+    if (metadata, limits) != (row.metadata, session.limits):
+        kernel = _kernel(session)
+        if kernel is None:
             raise Conflict(f"Session {row.key!r} has no kernel now; change it once it has one")
-        session.record.revise(metadata, limits, session.kernel)
+        session.record.revise(metadata, limits, kernel)
     session.record.touch()
+
+
+def entitle(session: Session, title: str, *, rename: bool = True) -> None:
+    """Give a session its document's title, and record that; without `rename` only if it has none.
+
+    A session without a kernel keeps what it has: no event could tell of the change. Raises StorageError.
+    """
+    known, kernel = session.row.metadata or {}, _kernel(session)
+    if kernel is not None and known.get(TITLE) != title and (rename or TITLE not in known):
+        session.record.revise({**known, TITLE: title}, session.limits, kernel)
+
+
+def _kernel(session: Session) -> Kernel | None:
+    """Return the kernel of a session that goes on with it."""
+    return None if session.state is SessionState.DEAD or session.ending else session.kernel

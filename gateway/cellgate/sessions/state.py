@@ -21,7 +21,7 @@ from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
 from cellgate.sessions.machine import SessionMachine, Step
-from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE, environment_of
+from cellgate.sessions.model import AUTO, CHECKPOINT, environment_of
 from cellgate.wire.events import BranchedFrom, Loss, Missing
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput
 
@@ -127,20 +127,25 @@ class SessionRecord:
         self.idle_since = self._time()
 
     @property
+    def age(self) -> float:
+        """The seconds since the session was opened in this gateway."""
+        return self._time() - self.started
+
+    @property
     def seconds_left(self) -> float:
         """The seconds of life that are left."""
-        return self.limits.lifetime - (self._time() - self.started)
+        return self.limits.lifetime - self.age
 
     def let_live(self, seconds: float, most: float) -> None:
         """Set the remaining life to `seconds`, however idle; at most `most` in all. Raises InvalidInput."""
-        lifetime = check_seconds(seconds, "timeout") + self._time() - self.started
+        lifetime = check_seconds(seconds, "timeout") + self.age
         if lifetime > most:
             raise InvalidInput(f"With this timeout it lives {lifetime:.0f} s, and {most:.0f} are the most")
         self._live(lifetime)
 
     def let_live_longer(self, seconds: float, most: float) -> None:
         """Extend the life by `let_live`: never below the present one, and no further than allowed."""
-        lifetime = min(seconds + self._time() - self.started, most)
+        lifetime = min(seconds + self.age, most)
         if lifetime > self.limits.lifetime:
             self._live(lifetime)
 
@@ -184,13 +189,6 @@ class SessionRecord:
             self._introduction["branched_from"] = to_builtins(origin)
             self._introduction["execution_count"] = self.row.execution_count
         self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
-
-    def entitle(self, title: str, *, rename: bool = True) -> None:
-        """Give the session a title, in its metadata; without `rename` only if it has none."""
-        known = self.row.metadata or {}
-        if known.get(TITLE) != title and (rename or TITLE not in known):
-            self.row = structs.replace(self.row, metadata={**known, TITLE: title})
-            self.save()
 
     def revise(self, metadata: dict[str, Any] | None, limits: SessionLimits, kernel: Kernel) -> None:
         """Record other metadata and limits, with the cause `changed`; the state stays."""
