@@ -186,5 +186,6 @@ class Membership:
         if not self.lost.done():
             self.lost.set_result(
                 f"Another gateway has started as this node of the cluster, {self.node}, or the node was"
-                " removed: this one stops. Each gateway needs a data folder of its own, and no copy of one"
+                " removed, as by a restore of a copy of the database without it: this one stops. Each gateway"
+                " needs a data folder of its own, and no copy of one"
             )

@@ -23,12 +23,16 @@ class LostBy(StrEnum):
 
     GATEWAY_RESTART = "gateway_restart"
     NODE_LOST = "node_lost"
+    RECORD_SET_BACK = "record_set_back"
 
 
 _TOLD: Final = MappingProxyType(
     {
         LostBy.GATEWAY_RESTART: "The gateway stopped while this cell waited or ran.",
         LostBy.NODE_LOST: "The gateway that had this session was lost while this cell waited or ran.",
+        LostBy.RECORD_SET_BACK: (
+            "The database went back to an older state, in which this cell had not ended; its end is lost."
+        ),
     }
 )
 PORT_LOST: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
@@ -55,6 +59,11 @@ async def end_lost(journal: RecordStore, row: SessionRow, log: EventLog, why: Lo
     log.reopen()
     await end_cells(journal, row, log, why, "dead")
     await end_left_open(journal, row, log, why)
+    end_session(row, log, why)
+
+
+def end_session(row: SessionRow, log: EventLog, why: LostBy) -> None:
+    """Record the end of a session in which nothing is left open, and close its log."""
     ended = {"state": "ended", "cause": why.value, "kernel": row.kernel}
     log.append("session", None, {**ended, "last_activity": row.last_activity})
     log.close()
