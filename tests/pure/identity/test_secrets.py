@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Role
 from cellgate.identity.secrets import (
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def directory(folder: Path) -> AsyncGenerator[PrincipalDirectory, None]:
-    made = PrincipalDirectory(reader_of_users(folder), "token")
+    made = PrincipalDirectory(reader_of_users(folder), Administrator("token"))
     await made.refresh()
     yield made
     await made.close()

@@ -90,7 +90,18 @@ class ServeApp(IdentityOptions, PackageOptions):
     aliases = {  # noqa: RUF012 - in the order of the help
         **aliases_of(
             "ServeApp",
-            *("ip", "port", "ports_port", "ports_url", "token", "backend", "image", "runtime", "docker_url"),
+            *(
+                "ip",
+                "port",
+                "ports_port",
+                "ports_url",
+                "token",
+                "token_file",
+                "backend",
+                "image",
+                "runtime",
+                "docker_url",
+            ),
             *("allowed_hosts", "allowed_origins", "tls_cert", "tls_key", "trusted_proxies", "base_url"),
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
@@ -184,7 +195,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         async with running(settings) as gateway:
             telling = Supervisor()
             telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
-            own_token = token is not None and token == self.given.token
+            own_token = token is not None and bool(self.given.token or self.given.token_file)
             cluster = settings.cluster
             record = settings.storage.record if cluster is None else cluster.address
             advertised = "" if cluster is None else cluster.advertise
@@ -230,15 +241,18 @@ class ServeApp(IdentityOptions, PackageOptions):
             )
 
     def _token(self) -> str | None:
-        if self.given.no_auth:
+        from cellgate.identity.administrator import check_own_token, read_own_token  # noqa: PLC0415
+
+        given = self.given
+        if given.token_file and (given.token or given.no_auth):
+            other = "--no-auth" if given.no_auth else "--token, or CELLGATE_TOKEN"
+            raise UsageError(f"--token-file, or {other}: not both")
+        if given.no_auth:
             self._refuse_exposed("serve without a token", allowed=False)
             return None
-        token = self.given.token
-        # All that clients can send, in every form: with a space our own commands refuse it.
-        fits = token.isascii() and token.isprintable() and " " not in token
-        if token and (len(token) < 8 or not fits):
-            raise UsageError("the token must have at least 8 printable ASCII characters, and no spaces")
-        return token or secrets.token_urlsafe(24)
+        if given.token_file:
+            return read_own_token(absolute(given.token_file))
+        return check_own_token(given.token) if given.token else secrets.token_urlsafe(24)
 
     def _settings(self, backend: Backend, token: str | None) -> GatewaySettings:
         """Make all settings. Raises InvalidInput."""
@@ -257,6 +271,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             people=PeopleSettings(
                 token=token,
                 quotas=self._quotas(),
+                token_file=absolute(self.given.token_file) if self.given.token_file else None,
                 oidc=self.oidc_settings(),
                 librechat_key=self.librechat_file(front.doors),
                 hub=self.hub_settings(),
