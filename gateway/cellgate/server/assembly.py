@@ -205,6 +205,9 @@ def _announce(
     if certificate is not None:
         stack.push_async_callback(certificate.close)
         certificate.start(partial(lane.run, announcement.write))
+        services.front.metrics.watch(
+            lambda: {"cellgate_certificate_expiry_timestamp_seconds": {"": certificate.expires}}
+        )
 
     async def token_changed(token: str) -> None:
         changes.end_logins()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -13,7 +14,7 @@ import pytest
 from cellgate.client import ConnectionFailed, Gateway, GatewayError, InvalidInput, Trust
 from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway, serving
-from tests.support.certificates import Authority, replace, serial_in, serial_of
+from tests.support.certificates import Authority, end_in, replace, serial_in, serial_of
 from tests.support.channels import kernel_info
 from tests.support.commands import cellgate, environment, refusal
 from tests.support.server import TOKEN, GatewayProcess, until
@@ -138,6 +139,9 @@ def test_a_renewal_ends_nothing(start_gateway: StartGateway, authority: Authorit
     gateway.answer("s", asked["execution"], "still here")
     assert "still here\n" in [event.get("text") for event in events]
     assert gateway.log.read_text().count("certificate stays as it was") == 1
+    metrics = gateway.get("/metrics").body.decode()
+    (told,) = re.findall(r"^cellgate_certificate_expiry_timestamp_seconds (\S+)$", metrics, re.MULTILINE)
+    assert float(told) == end_in(files[0])
 
 
 @pytest.mark.nightly

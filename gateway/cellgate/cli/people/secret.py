@@ -20,9 +20,9 @@ class SecretApp(PrincipalsApp):
     """``cellgate secret``."""
 
     name = "cellgate-secret"
-    usage = "set|list|remove [NAME] --user USER"
-    actions = {"set": "NAME", "list": "", "remove": "NAME"}  # noqa: RUF012
-    forms = tuple(f"{form} --user USER" for form in forms_of(actions))
+    usage = "set|list|remove|rekey [NAME] [--user USER]"
+    actions = {"set": "NAME", "list": "", "remove": "NAME", "rekey": ""}  # noqa: RUF012
+    forms = tuple(form if form == "rekey" else f"{form} --user USER" for form in forms_of(actions))
     description = """
         Secrets of a user of the gateway with this data folder, which need not be running; one that is needs
         no restart. The one administrator of a gateway without users is `default`.
@@ -34,14 +34,18 @@ class SecretApp(PrincipalsApp):
 
         Values are encrypted with the key in secrets.key, which is made with the first secret. In a cluster
         that is the key that all its gateways have: name its file by --cluster-key.
+
+        `rekey` replaces that key by a new one and encrypts the secrets of all users anew; a gateway may be
+        serving. If it is interrupted, nothing is lost: call it again. A cluster's key can't be replaced.
     """
     examples = """
         cellgate secret set API_KEY --user alice < key.txt
         cellgate secret list --user alice
         cellgate secret remove API_KEY --user alice
+        cellgate secret rekey
     """
 
-    options_of_some = MappingProxyType({"json": "list"})
+    options_of_some = MappingProxyType({"json": "list", "user": "set list remove"})
 
     user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
 
@@ -53,6 +57,9 @@ class SecretApp(PrincipalsApp):
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 
     def run_action(self, action: str, *words: str) -> None:
+        if action == "rekey":
+            self._rekey()
+            return
         if not self.user:
             raise UsageError("--user NAME says whose secrets")
         if action == "set":
@@ -77,6 +84,18 @@ class SecretApp(PrincipalsApp):
             lost = unreadable(key, store.secrets())
         if lost:
             sys.stderr.write(f"warning: other secrets can't be read: {what_to_do(lost)}.\n")
+
+    def _rekey(self) -> None:
+        from cellgate.identity.store.opening import rekey  # noqa: PLC0415 - keeps --help quick
+
+        place = self.place
+        if place.cluster or place.key_file is not None:
+            raise UsageError(
+                "rekey is for the key in a data folder: a cluster's key is on each of its gateways, and what"
+                " they have signed and encrypted with it ends with it"
+            )
+        number = rekey(place.data_dir)
+        sys.stdout.write(f"{number} {'secret is' if number == 1 else 'secrets are'} encrypted anew\n")
 
     def _list(self) -> None:
         from cellgate.identity.user_models import secret_model  # noqa: PLC0415

@@ -32,6 +32,7 @@ SECRETS_OF_USER: Final = f'{_SECRETS} WHERE "user" = ? ORDER BY name'
 COUNT_OTHER_SECRETS: Final = 'SELECT count(*) FROM secrets WHERE "user" = ? AND name <> ?'
 SET_SECRET: Final = """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT ("user", name) DO UPDATE
     SET former = secrets.box, box = excluded.box, set_at = excluded.set_at"""  # noqa: S105
+REKEY_SECRET: Final = 'UPDATE secrets SET box = ?, former = ? WHERE "user" = ? AND name = ?'  # noqa: S105
 REMOVE_SECRET: Final = 'DELETE FROM secrets WHERE "user" = ? AND name = ?'  # noqa: S105
 
 ADD_ACT: Final = "INSERT INTO acts (at, body) VALUES (?, ?)"
