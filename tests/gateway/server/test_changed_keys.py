@@ -1,4 +1,4 @@
-"""Keys and tokens that are changed while a gateway serves: what ends with the former one, and what goes on."""
+"""Keys and tokens that change while a gateway serves: what ends with the former one, and what goes on."""
 
 from __future__ import annotations
 
