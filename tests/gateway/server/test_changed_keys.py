@@ -84,7 +84,8 @@ def test_a_file_without_a_good_token_changes_nothing_and_no_log_shows_one(
     change(gateway, file, ANOTHER)
     change(gateway, file, TOKEN)
     log = gateway.log.read_text()
-    assert log.count("The gateway keeps the former token: ") == 4
+    # An empty file and one with spaces have the same fault.
+    assert log.count("The gateway keeps the former token: ") == 3
     assert log.count("The gateway took the token of ") == 2
     assert not [word for word in (TOKEN, ANOTHER, "with spaces") if word in log]
     assert "token      the one you gave" in log
@@ -123,7 +124,7 @@ def test_secrets_are_found_while_and_after_their_key_is_replaced(
     key = data / "secrets.key"
     assert (key.stat().st_mode & 0o777, len(key.read_bytes())) == (0o600, 32)
     assert key.read_bytes() != former
-    code = "import os\nprint(os.environ['API_KEY'], len(os.environ['API_KEY']))"
+    code = "import os\nprint(os.environ['API_KEY'], len(os.environ['API_KEY']), end='')"
     assert gateway.execute("s", code)["text"] == "[secret API_KEY] 18"
     assert gateway.post("/v1/sessions", {**body, "session": "next"}, timeout=120).status == 201
     assert gateway.execute("next", code)["text"] == "[secret API_KEY] 18"
@@ -140,7 +141,7 @@ def test_an_export_of_a_replaced_key_stays_valid(start_gateway: StartGateway, tm
     files = [tmp_path / "former.zip", tmp_path / "between.zip", tmp_path / "now.zip"]
 
     def export(file: Path) -> None:
-        assert cellgate("export", "s", "--format=bundle", "-o", file, folder).returncode == 0
+        assert cellgate("export", "s", "--to=bundle", "-o", file, folder).returncode == 0
 
     export(files[0])
     done = cellgate("record", "key", "--rotate", folder)

@@ -79,6 +79,7 @@ class ServeApp(IdentityOptions, PackageOptions):
     """
 
     removed = REMOVED
+    each_by_variable = True
     vars().update(
         traits_of(
             *(GivenSettings, FrontSettings, ListenerSettings, StorageSettings, RetentionSettings),
