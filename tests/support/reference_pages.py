@@ -60,7 +60,7 @@ All settings of `cellgate serve`, in alphabetical order.
 | where | how a setting is given |
 |---|---|
 | command line | its option, or `--ServeApp.NAME=VALUE` |
-| environment | `CELLGATE_` and its name, or its option's, in capitals: `CELLGATE_POOL_SIZE`, `CELLGATE_ALLOW_HOST` |
+| environment | `CELLGATE_` and its name, or its option's, in capitals: `CELLGATE_POOL_SIZE` |
 | configuration file | `c.ServeApp.NAME = VALUE` |
 
 In a variable, commas separate the values of a list, and a switch is `true` or `false`.
