@@ -91,7 +91,7 @@ class StreamingHandler(BaseHandler):
         except CellgateError as error:
             if not self._headers_written:
                 raise
-            self.refusal = error.reason
+            self.refused_for(error)
             self.note_refusal(error)
             self.write_problem(error, form)
             raise Finish from error

@@ -45,6 +45,7 @@ from cellgate.server.people import (
 from cellgate.server.sessions import open_sessions, recover_sessions
 from cellgate.server.settings import GatewaySettings
 from cellgate.server.storage import open_storage
+from cellgate.server.work_log import WorkLog
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
@@ -239,6 +240,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
             services.sessions.archive.meter,
             lanes.bulk,
         ),
+        WorkLog(services.problems, settings.data_dir),
         Trimmer(lanes.bulk),
         SleepWatch(services.sessions.manager.everybodys, settings.kernels.sleep_after, lanes.sleep),
     ):
