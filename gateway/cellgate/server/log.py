@@ -238,7 +238,7 @@ def _ids(handler: BaseHandler) -> dict[str, str]:
     ids = {"client": handler.client_address}
     if handler.refusal is not None:
         ids["reason"] = handler.refusal
-    if handler.quota:
-        ids["quota"] = handler.quota
+    if handler.quota is not None:
+        ids["quota"] = handler.quota.quota
     principal = getattr(handler, "principal", None)
     return ids if principal is None else {**ids, "principal": principal.name}

@@ -47,8 +47,7 @@ async def open_people(
     directory = PrincipalDirectory(reader, administrator)
     shared = None
     if cluster is not None:
-        key = cluster.key.derived("sign-ins")
-        ended = directory.is_sign_in_ended
+        key, ended = cluster.key.derived("sign-ins"), directory.is_sign_in_ended
         shared = SharedSignIns(key, cluster.ledger, ended, administrator=administrator)
         stack.push_async_callback(shared.close)
     others: list[Authenticator] = []

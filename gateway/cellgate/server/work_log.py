@@ -31,11 +31,11 @@ class WorkLog:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Look once a second."""
+        """Look at the problems once a second."""
         self._tasks.repeat(self.look, "work log", pause=LOOK_SECONDS)
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop looking at the problems."""
         await self._tasks.cancel()
 
     async def look(self) -> float:

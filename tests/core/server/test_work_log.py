@@ -10,7 +10,8 @@ from cellgate.http.metrics import Problem
 from cellgate.server.work_log import WorkLog
 
 LOST = "The gateway takes no new work: the container engine does not answer"
-FULL = "The gateway takes no new work: the record can't be written, or the disk of /data has too little space left"
+WHY = "the record can't be written, or the disk of /data has too little space left"
+FULL = f"The gateway takes no new work: {WHY}"
 BACK = "The gateway takes new work again"
 
 

@@ -83,7 +83,7 @@ class Certificate:
 
     @property
     def expires(self) -> float:
-        """When the certificate ends, in seconds since the epoch; 0 if its form does not tell."""
+        """The certificate's end, in seconds since the epoch; 0 if its form does not tell."""
         return self._loaded.expires
 
     def start(self, renewed: Callable[[], Awaitable[object]], *, pause: float = LOOK_SECONDS) -> None:
