@@ -114,9 +114,13 @@ class SecretKey:
         self.former = former
 
     @classmethod
-    def new(cls, former: SecretKey | None = None) -> SecretKey:
-        """Return a new key. `former`: the one that it is to replace."""
-        return cls(randomness.token_bytes(_KEY_BYTES), former)
+    def new(cls) -> SecretKey:
+        """Return a new random key."""
+        return cls(randomness.token_bytes(_KEY_BYTES))
+
+    def after(self, former: SecretKey) -> SecretKey:
+        """Return this key as the one that is to replace `former`."""
+        return SecretKey(self._key, former)
 
     @property
     def alone(self) -> SecretKey:

@@ -335,6 +335,20 @@ def test_a_secret_that_cannot_be_read_keeps_the_key(folder: Path) -> None:
     assert (boxes(folder), (folder / SECRET_KEY).read_bytes()) == (before, key)
 
 
-def test_a_clusters_key_is_not_replaced(folder: Path) -> None:
-    done = cellgate("secret", "rekey", f"--cluster-key={folder / 'key'}", f"--data-dir={folder}")
-    assert (done.returncode, "rekey is for the key in a data folder" in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--new-key=key", "--new-key is for the key of a cluster: name that by --cluster URL"),
+        (
+            "--cluster=postgresql://nowhere/cellgate",
+            "a cluster's new key needs a file for all its gateways: give it by --new-key FILE",
+        ),
+        (
+            "--user=ada",
+            "--user is an option of cellgate secret set, list and remove, and rekey does not have it",
+        ),
+    ],
+)
+def test_a_file_for_the_new_key_is_for_a_cluster_alone(folder: Path, option: str, said: str) -> None:
+    done = cellgate("secret", "rekey", option, f"--data-dir={folder}")
+    assert (done.returncode, done.stderr) == (2, f"cellgate: {said}\n")

@@ -9,7 +9,7 @@ from msgspec import structs
 from traitlets import Unicode
 
 from cellgate.cli.actions import forms_of
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, absolute
 from cellgate.cli.people.principals import PrincipalsApp
 
 MOST_READ = 64 * 1024
@@ -36,22 +36,27 @@ class SecretApp(PrincipalsApp):
         that is the key that all its gateways have: name its file by --cluster-key.
 
         `rekey` replaces that key by a new one and encrypts the secrets of all users anew; a gateway may be
-        serving. If it is interrupted, nothing is lost: call it again. A cluster's key can't be replaced.
+        serving. If it is interrupted, nothing is lost: call it again. In a cluster, stop all gateways first,
+        and name the file of the new key by --new-key: it is made if it is missing, and is what each gateway
+        needs as its --cluster-key from then on.
     """
     examples = """
         cellgate secret set API_KEY --user alice < key.txt
         cellgate secret list --user alice
         cellgate secret remove API_KEY --user alice
         cellgate secret rekey
+        cellgate secret rekey --cluster URL --cluster-key cluster.key --new-key cluster-2.key
     """
 
-    options_of_some = MappingProxyType({"json": "list", "user": "set list remove"})
+    options_of_some = MappingProxyType({"json": "list", "user": "set list remove", "new_key": "rekey"})
 
     user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
+    new_key = Unicode(help="The file of a cluster's new key.").tag(config=True, metavar="FILE")
 
     aliases = {  # noqa: RUF012
         "user": "SecretApp.user",
         "cluster-key": "PrincipalsApp.cluster_key",
+        "new-key": "SecretApp.new_key",
         **PrincipalsApp.aliases,
     }
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
@@ -86,16 +91,34 @@ class SecretApp(PrincipalsApp):
             sys.stderr.write(f"warning: other secrets can't be read: {what_to_do(lost)}.\n")
 
     def _rekey(self) -> None:
-        from cellgate.identity.store.opening import rekey  # noqa: PLC0415 - keeps --help quick
+        from cellgate.identity.store.opening import rekey, rekey_cluster  # noqa: PLC0415 - keeps --help quick
 
         place = self.place
-        if place.cluster or place.key_file is not None:
+        if bool(self.new_key) != bool(place.cluster):
             raise UsageError(
-                "rekey is for the key in a data folder: a cluster's key is on each of its gateways, and what"
-                " they have signed and encrypted with it ends with it"
+                "a cluster's new key needs a file for all its gateways: give it by --new-key FILE"
+                if place.cluster
+                else "--new-key is for the key of a cluster: name that by --cluster URL"
             )
-        number = rekey(place.data_dir)
+        if place.cluster:
+            self._check_stopped(place.cluster)
+            number = rekey_cluster(place, absolute(self.new_key))
+        else:
+            number = rekey(place.data_dir)
         sys.stdout.write(f"{number} {'secret is' if number == 1 else 'secrets are'} encrypted anew\n")
+
+    @staticmethod
+    def _check_stopped(cluster: str) -> None:
+        """Check that no gateway runs that has the former key. Raises Conflict, which names those that do."""
+        from cellgate.cluster.node_table import NodeTable  # noqa: PLC0415 - an extra
+        from cellgate.errors import Conflict  # noqa: PLC0415 - keeps --help quick
+        from cellgate.record.store.opening import record_address  # noqa: PLC0415
+
+        living = [node.url for node in NodeTable(record_address(cluster, "--cluster")).nodes() if node.lives]
+        if living:
+            raise Conflict(
+                f"Gateways run that have the present key: {', '.join(living)}. Stop all of the cluster first"
+            )
 
     def _list(self) -> None:
         from cellgate.identity.user_models import secret_model  # noqa: PLC0415

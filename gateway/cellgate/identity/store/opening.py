@@ -114,11 +114,28 @@ def rekey(data_dir: Path) -> int:
         present = load_secret_key(path, create=False)
         if lost := unreadable(present, store.secrets()):
             raise StorageError(f"The key stays as it was, because secrets can't be read: {what_to_do(lost)}")
-        key = SecretKey.new(present) if present.former is None else present
+        key = SecretKey.new().after(present) if present.former is None else present
         replace_secret_key(path, key)
         number = store.rekey_secrets(key)
         replace_secret_key(path, key.alone)
     return number
+
+
+def rekey_cluster(place: UsersPlace, new: Path) -> int:
+    """Encrypt a cluster's secrets anew with the key in the file `new`, made if missing; return their number.
+
+    From then on gateways need that key, so none may be running. Raises NotFound without users or a key, and
+    StorageError.
+    """
+    address = record_address(place.cluster, OPTION)
+    from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
+
+    with closing(UserTables(address, create=False)) as tables:
+        present = _checked_key(place, tables, create=False)
+        if lost := unreadable(present, tables.secrets()):
+            raise StorageError(f"The key stays as it was, because secrets can't be read: {what_to_do(lost)}")
+        key = load_secret_key(new, create=True, mounted=True)
+        return tables.rekey_secrets(key.after(present))
 
 
 def _checked_key(place: UsersPlace, tables: UserTables, *, create: bool) -> SecretKey:

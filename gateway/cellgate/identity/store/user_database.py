@@ -191,7 +191,11 @@ class UserDatabase(UserStore):
                 if secret.former is not None:
                     former = key.seal(box.user, box.name, secret.former)
                 self._write(statements.REKEY_SECRET, new, former, box.user, box.name)
+            self._note_key(key)
         return len(boxes)
+
+    def _note_key(self, key: SecretKey) -> None:
+        """Note which key secrets are encrypted with from now on, if the store keeps that."""
 
     def remove_secret(self, user: str, name: str) -> None:
         with self._change("secret_removed", user=user, secret=name):

@@ -86,6 +86,7 @@ IS_EMPTY: Final = """SELECT NOT EXISTS (SELECT FROM users) AND NOT EXISTS (SELEC
 
 KEY_MARK: Final = "SELECT key_mark FROM about"
 MARK_KEY: Final = "UPDATE about SET key_mark = %s WHERE key_mark IS NULL"
+REPLACE_MARK: Final = "UPDATE about SET key_mark = ?"
 
 USE_TICKET: Final = """WITH old AS (DELETE FROM used_tickets WHERE until < %(now)s - 3600)
     INSERT INTO used_tickets VALUES (%(digest)s, %(until)s) ON CONFLICT DO NOTHING RETURNING true"""
