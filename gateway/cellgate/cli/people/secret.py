@@ -45,7 +45,6 @@ class SecretApp(PrincipalsApp):
         cellgate secret list --user alice
         cellgate secret remove API_KEY --user alice
         cellgate secret rekey
-        cellgate secret rekey --cluster URL --cluster-key cluster.key --new-key cluster-2.key
     """
 
     options_of_some = MappingProxyType({"json": "list", "user": "set list remove", "new_key": "rekey"})
