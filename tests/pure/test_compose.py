@@ -69,7 +69,7 @@ SINGLE = DEPLOY / "compose.yaml"
 def single(**given: str) -> tuple[ServeApp, Mapping[str, Any]]:
     """The gateway of compose.yaml with these variables in `.env`, as Compose gives them: its own last."""
     service = yaml.safe_load(filled(SINGLE.read_text(), given))["services"]["gateway"]
-    own = {name: str(value) for name, value in service["environment"].items()}
+    own = {name: str("" if value is None else value) for name, value in service["environment"].items()}
     app = ServeApp(environment={**given, **own})
     command, *words = service["command"]
     assert command == "serve"

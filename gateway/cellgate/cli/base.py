@@ -334,7 +334,7 @@ class BaseApp(Application):
             for name, trait in cls.class_traits(config=True).items()
             if isinstance(trait, List)
         }
-        environment = environment_config(self.environment, self._variables(), lists=lists)
+        environment = environment_config(self.environment, self._setting_names(), lists=lists)
         self._check_fit(environment, self._variable_of)
         environment.merge(self.cli_config)
         self.update_config(environment)
@@ -342,7 +342,7 @@ class BaseApp(Application):
         config.merge(environment)
         self.update_config(config)
 
-    def _variables(self) -> dict[str, str]:
+    def _setting_names(self) -> dict[str, str]:
         """Return settings by the names whose variables set them; an option's own is the last, and counts."""
         traits = self.traits(config=True).items() if self.each_by_variable else ()
         # Not those of traitlets' own Application, such as the form of a line of the log.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import sqlite3
@@ -110,6 +111,8 @@ def another(trait: TraitType[Any, Any], default: Any) -> tuple[str, Any]:
     """A value of a setting that is not its default: as a variable has it, and as it is then."""
     if isinstance(trait, Bool):
         return str(not default).lower(), not default
+    if trait.name == "log_level":
+        return "debug", logging.DEBUG
     if isinstance(trait, Enum):
         value = next(each for each in trait.values or () if isinstance(each, str) and each != default)
         return value, value

@@ -141,7 +141,7 @@ def test_an_export_of_a_replaced_key_stays_valid(start_gateway: StartGateway, tm
     files = [tmp_path / "former.zip", tmp_path / "between.zip", tmp_path / "now.zip"]
 
     def export(file: Path) -> None:
-        assert cellgate("export", "s", "--to=bundle", "-o", file, folder).returncode == 0
+        assert cellgate("export", "s", "--bundle", "-o", file, folder).returncode == 0
 
     export(files[0])
     done = cellgate("record", "key", "--rotate", folder)

@@ -106,7 +106,7 @@ def test_a_gateways_life_is_told_in_one_line_each(start_gateway: StartGateway, t
     begun = [each["event"] for each in events(gateway)]
     assert begun[0].startswith(f"Cellgate 0.1.0 starts with the data folder {data} and the backend process (")
     settings = begun[0].partition("; settings: ")[2].split(", ")
-    assert {"max_kernels=7", "log_level=INFO", f"quotas={quotas}", "port=0"} <= set(settings)
+    assert {"max_kernels=7", f"quotas={quotas}", "port=0"} <= set(settings)
     assert not [each for each in settings if "token" in each or gateway.token in each]
     assert f"There is no record yet: a new one begins in {data / 'record.sqlite3'}" in begun
     assert begun[-1] == f"The gateway serves at {gateway.url}"
