@@ -7,6 +7,7 @@
 import { api } from "../app/api.js";
 import { me } from "../app/me.js";
 import { Ago, ask, attempt, copy, Dialog, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded } from "../app/ui.js";
+import { moment } from "../app/words.js";
 import { useSheet } from "../outputs/sheet.js";
 import { html, useState } from "../vendor/preact.js";
 
@@ -147,6 +148,6 @@ function Made({ token, onClose }) {
       <input type="text" readonly aria-label="The token" value=${token.token} onFocus=${select} spellcheck="false" />
       <button type="button" class="primary" onClick=${() => copy(token.token)}><${Icon} name="copy" />Copy</button>
     </div>
-    <p class="faint">${token.expires_at ? `It ends at ${token.expires_at}.` : "It does not end."} Its id is ${token.id}.</p>
+    <p class="faint">${token.expires_at ? `It ends at ${moment(token.expires_at)}.` : "It does not end."} Its id is ${token.id}.</p>
   <//>`;
 }

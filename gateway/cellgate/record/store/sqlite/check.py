@@ -23,7 +23,7 @@ from cellgate.record.store.checking import CheckedRows, check_trail, sessions_of
 from cellgate.record.store.sqlite import blobs, purge, salvage, schema, trail
 from cellgate.record.store.sqlite.lineage import StoredOrigins
 from cellgate.record.store.sqlite.location import existing
-from cellgate.record.store.sqlite.migrations import version_of
+from cellgate.record.store.sqlite.migrations import is_foreign, version_of
 from cellgate.record.store.sqlite.opening import damage_told
 from cellgate.record.trail import DAMAGED, TrailRow
 from cellgate_kernels.base.errors import InvalidInput
@@ -41,7 +41,7 @@ def check_record(path: Path) -> Iterator[Finding]:
     """
     path = existing(path)
     with schema.reading(path, verified=True) as db, damage_told(f"The record {path}", verified=True):
-        if not version_of(db, path):
+        if is_foreign(db) or not version_of(db, path):
             raise InvalidInput(f"{path} is a database of SQLite, but no record")
         look = partial(salvage.look, path)
         found, seed = salvage.one_moment(db, path, look, "check it when one runs")

@@ -102,12 +102,18 @@ CREATE TABLE purges (session_id INTEGER PRIMARY KEY) STRICT;
 """
 
 
+def is_foreign(db: sqlite3.Connection) -> bool:
+    """Tell whether another program's tables are in the file."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return application != APPLICATION_ID and bool(tables or version)
+
+
 def version_of(db: sqlite3.Connection, path: Path) -> int:
     """Return the schema's number, 0 for an empty file. Raises StorageError for a foreign or newer one."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application != APPLICATION_ID and (tables or version):
+    if is_foreign(db):
         raise StorageError(f"{path} is a database of something else; choose another data folder")
     if version > VERSION:
         raise StorageError(
