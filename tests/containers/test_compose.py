@@ -41,9 +41,12 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def compose(client: APIClient, port: int, data_dir: Path) -> Iterator[Compose]:
+def compose(client: APIClient, port: int, data_dir: Path, tmp_path: Path) -> Iterator[Compose]:
     """Runs compose on the file, as a project of its own; what was made is taken down."""
+    file = tmp_path / "settings"
+    file.write_text("CELLGATE_MAX_KERNELS=7\n")
     settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port), "CELLGATE_DATA_DIR": str(data_dir)}
+    settings["CELLGATE_ENV_FILE"] = str(file)
     with composed(client, "cellgate-test", FILE, settings) as run:
         yield run
 
@@ -89,6 +92,7 @@ def test_compose_up_serves_and_stops(compose: Compose, client: APIClient, port: 
     status, result = ask(port, "POST", "/v1/sessions/s/execute", {"code": "import os; 6 * os.getuid()"})
     assert (status, result["text"]) == (200, "6000")
     assert ask(port, "GET", "/v1/sessions/s")[1]["isolation"] == "container"
+    assert ask(port, "GET", "/v1/info")[1]["pool"]["max_kernels"] == 7
     label = f"{INSTANCE_LABEL}={(data_dir / 'instance').read_text()}"
     assert client.containers(filters={"label": label})
 
@@ -97,4 +101,7 @@ def test_compose_up_serves_and_stops(compose: Compose, client: APIClient, port: 
     assert client.containers(all=True, filters={"label": label}) == []
     labels = ["com.docker.compose.project=cellgate-test", "com.docker.compose.service=gateway"]
     (gateway,) = client.containers(all=True, filters={"label": labels})
+    said = client.logs(gateway, stdout=False).decode().splitlines()
+    assert said
+    assert {json.loads(line)["level"] for line in said} <= {"info", "warning"}
     assert client.inspect_container(gateway)["State"]["ExitCode"] == 0

@@ -1,10 +1,11 @@
-"""deploy/compose-cluster.yaml as text: what it names is there, its gateways differ in their numbers alone,
-and `cellgate serve` knows their settings. `tests/containers` runs it.
+"""deploy/compose.yaml and compose-cluster.yaml as text: what they name is there, the gateways of a cluster
+differ in their numbers alone, and `cellgate serve` knows their settings. `tests/containers` runs it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -62,7 +63,57 @@ def test_what_services_need_is_there() -> None:
             assert (DEPLOY / service["build"]["context"] / "Dockerfile").is_file()
 
 
-@pytest.mark.parametrize("file", [FILE, DEPLOY / "compose.yaml"])
+SINGLE = DEPLOY / "compose.yaml"
+
+
+def single(**given: str) -> tuple[ServeApp, Mapping[str, Any]]:
+    """The gateway of compose.yaml with these variables in `.env`, as Compose gives them: its own last."""
+    service = yaml.safe_load(filled(SINGLE.read_text(), given))["services"]["gateway"]
+    own = {name: str("" if value is None else value) for name, value in service["environment"].items()}
+    app = ServeApp(environment={**given, **own})
+    command, *words = service["command"]
+    assert command == "serve"
+    app.initialize(words)
+    return app, service
+
+
+def test_one_gateway_serves_without_a_variable_and_all_are_named_above() -> None:
+    app, service = single()
+    text = SINGLE.read_text()
+    found = VARIABLE.findall(text)
+    assert {name for name, how, _ in found if how == "?"} == set()
+    assert {name for name, _, _ in found if name not in text[: text.index("version:")]} == set()
+    assert len({(name, default) for name, _, default in found}) == len({name for name, _, _ in found})
+    assert (app.ip, app.port, app.backend, app.data_dir) == ("0.0.0.0", 8888, "docker", "/var/lib/cellgate")
+    assert (app.log_json, app.log_level, app.keep_kernels, app.token) == (True, logging.INFO, False, "")
+    assert service["env_file"] == [".env"]
+    assert f"{app.data_dir}:{app.data_dir}" in service["volumes"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > app.shutdown_grace + 30
+    assert service["logging"]["options"] == {"max-size": "50m", "max-file": "5"}
+
+
+def test_any_setting_of_one_gateway_is_a_line_of_its_file() -> None:
+    given = {
+        "CELLGATE_PORT": "9000",
+        "CELLGATE_DATA_DIR": "/srv/cellgate",
+        "CELLGATE_DOCKER_SOCKET": "/run/user/1000/docker.sock",
+        "CELLGATE_LOG_LEVEL": "debug",
+        "CELLGATE_LOG_JSON": "false",
+        "CELLGATE_KEEP_KERNELS": "true",
+        "CELLGATE_TOKEN_FILE": "/srv/cellgate/token",
+        "CELLGATE_ALLOW_HOST": "gate.example.org",
+        "CELLGATE_POOL_SIZE": "4",
+        "CELLGATE_SHUTDOWN_GRACE": "20",
+    }
+    app, service = single(**given)
+    assert service["ports"] == ["127.0.0.1:9000:8888"]
+    assert "/run/user/1000/docker.sock:/var/run/docker.sock" in service["volumes"]
+    assert (app.port, app.data_dir, app.token_file) == (8888, "/srv/cellgate", "/srv/cellgate/token")
+    assert (app.log_level, app.log_json, app.keep_kernels) == (logging.DEBUG, False, True)
+    assert (app.allowed_hosts, app.pool_size, app.shutdown_grace) == (["gate.example.org"], 4, 20.0)
+
+
+@pytest.mark.parametrize("file", [FILE, SINGLE])
 def test_images_that_are_built_here_are_pulled_from_nowhere(file: Path) -> None:
     """Anybody could give a registry one of this name, and the gateway has the engine's socket."""
     found = yaml.safe_load(filled(file.read_text(), {"CELLGATE_TOKEN": "a-long-token"}))["services"]

@@ -232,6 +232,7 @@ FIRING: Mapping[str, Mapping[str, str]] = {
         f'cellgate_execution_queue_seconds_bucket{{{I},le="+Inf"}}': "0+60x{n}",
     },
     "CellgateTokensGuessed": {f'cellgate_http_refusals_total{{{I},reason="not_authenticated"}}': "0+120x{n}"},
+    "CellgateCertificateEnds": {f"cellgate_certificate_expiry_timestamp_seconds{{{I}}}": "600000x{n}"},
     "CellgateIdentityUnavailable": {
         f'cellgate_http_refusals_total{{{I},reason="identity_unavailable"}}': "0+1x{n}"
     },
@@ -265,6 +266,8 @@ QUIET: Mapping[str, str] = {
     f'cellgate_loop_lag_seconds_bucket{{{I},le="+Inf"}}': "0+60x{n}",
     f'cellgate_http_refusals_total{{{I},reason="not_authenticated"}}': "0+10x{n}",
     f'cellgate_http_refusals_total{{{I},reason="identity_unavailable"}}': "9x{n}",
+    f"cellgate_certificate_expiry_timestamp_seconds{{{I}}}": "9000000x{n}",
+    f'cellgate_certificate_expiry_timestamp_seconds{{{J},instance="without"}}': "0x{n}",
     f"process_open_fds{{{J},{I}}}": "100x{n}",
     f"process_max_fds{{{J},{I}}}": "1000x{n}",
 }

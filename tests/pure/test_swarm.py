@@ -5,7 +5,6 @@ gateway reads, and `cellgate serve` knows the settings.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ DATABASE = "postgresql://cellgate@db.example.org/cellgate"
 OF_GATEWAYS = {"PGPASSFILE"}
 """Variables of a gateway that are not Cellgate's."""
 TAKEN = frozenset({
-    *("image", "entrypoint", "command", "environment", "ports", "secrets", "volumes", "cap_drop", "cap_add"),
+    *("image", "command", "environment", "ports", "secrets", "volumes", "cap_drop", "cap_add"),
     *("read_only", "sysctls", "stop_grace_period", "healthcheck", "deploy", "networks", "configs"),
     *("hostname", "init"),
 })  # fmt: skip
@@ -75,28 +74,9 @@ def test_secrets_are_there_and_only_their_owner_reads_them() -> None:
     assert {each["source"] for each in used} == {*declared}
     assert {each["mode"] for each in used} == {0o400}
     assert {each["external"] for each in declared.values()} == {True}
-    read = {gateway()["environment"][name] for name in ("CELLGATE_CLUSTER_KEY", "PGPASSFILE")}
-    read |= set(re.findall(rf"{FOLDER}/\w+", gateway()["entrypoint"][2]))
+    names = ("CELLGATE_CLUSTER_KEY", "CELLGATE_TOKEN_FILE", "PGPASSFILE")
+    read = {gateway()["environment"][name] for name in names}
     assert read == {f"{FOLDER}/{each['target']}" for each in used}
-
-
-def test_the_gateway_gets_its_token_and_its_options(tmp_path: Path) -> None:
-    """The entrypoint, run with a program in the gateway's place."""
-    shell, option, script, *words = gateway()["entrypoint"]
-    (tmp_path / "token").write_text("a-long-token")
-    program = tmp_path / "cellgate"
-    program.write_text('#!/bin/sh\necho "$CELLGATE_TOKEN $*"\n')
-    program.chmod(0o755)
-    script = script.replace("$$", "$").replace(FOLDER, str(tmp_path))
-    done = subprocess.run(
-        [shell, option, script, *words, *gateway()["command"]],
-        check=True,
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert done.stdout == "a-long-token serve --ip=0.0.0.0 --backend=docker\n"
 
 
 def test_others_reach_a_gateway_at_its_machine() -> None:

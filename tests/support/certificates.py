@@ -109,6 +109,11 @@ def serial_of(context: ssl.SSLContext, host: str, port: int) -> int:
         return x509.load_der_x509_certificate(shown).serial_number
 
 
+def end_in(file: Path) -> float:
+    """When the first certificate in a file ends, in seconds since the epoch."""
+    return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+
+
 def serial_in(file: Path) -> int:
     """The serial number of the first certificate in a file."""
     return x509.load_pem_x509_certificates(file.read_bytes())[0].serial_number

@@ -20,12 +20,15 @@ from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.services import Front, Kernels, People, Services, Sessions, Storage
 from cellgate.http.tracing import Tracer
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.store.opening import reader_of_users
 from cellgate.quotas.usage import Usage
 
-OPEN = AccessPolicy(Authentication(PrincipalDirectory(reader_of_users(Path("/nowhere")), None)))
+OPEN = AccessPolicy(
+    Authentication(PrincipalDirectory(reader_of_users(Path("/nowhere")), Administrator(None)))
+)
 """Everybody may ask."""
 
 

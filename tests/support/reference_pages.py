@@ -60,9 +60,10 @@ All settings of `cellgate serve`, in alphabetical order.
 | where | how a setting is given |
 |---|---|
 | command line | its option, or `--ServeApp.NAME=VALUE` |
-| environment | its option's variable (`CELLGATE_PORT` for `--port`), or `CELLGATE__ServeApp__NAME` |
+| environment | `CELLGATE_` and its name, or its option's, in capitals: `CELLGATE_POOL_SIZE` |
 | configuration file | `c.ServeApp.NAME = VALUE` |
 
+In a variable, commas separate the values of a list, and a switch is `true` or `false`.
 Sizes are bytes, or a number with a unit such as `512m` or `1.5g`. [Limits](limits.md) explains the limits of
 sessions, clients and the disk.
 

@@ -102,7 +102,7 @@ class GatewayProcess:
             "serve",
             f"--port={options.pop('port', 0)}",
             f"--data-dir={data_dir}",
-            *([] if options.get("no_auth") else [f"--token={self.token}"]),
+            *([] if options.get("no_auth") or "token_file" in options else [f"--token={self.token}"]),
             f"--backend={backend}",
             *(f"--ServeApp.{name}={value}" for name, value in options.items()),
         ]

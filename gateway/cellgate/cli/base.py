@@ -2,7 +2,7 @@
 
 `BaseApp` is for all commands, including `serve`; `CommandApp` is for those that are clients of a running
 gateway. Settings come, in order of precedence, from the command line, from the environment (``CELLGATE_PORT``
-for ``--port``; ``CELLGATE__ServeApp__port`` for a trait without an option), and from one configuration file.
+for ``--port``; ``CELLGATE__RunApp__timeout`` for any trait), and from one configuration file.
 ``main`` passes the environment in; nothing here reads the process's. It starts no server and knows no HTTP:
 that is ``client``, imported only when a client is made.
 """
@@ -251,6 +251,8 @@ class BaseApp(Application):
 
     usage: ClassVar[str] = "[options]"
     forms: ClassVar[tuple[str, ...]] = ()  # the usages in full, where `usage` abbreviates them
+    each_by_variable: ClassVar[bool] = False
+    """Whether each setting has a variable, ``CELLGATE_POOL_SIZE`` for `pool_size`; else options alone."""
     carried: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What is said of an option, without its dashes, that users know from other programs."""
     removed: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -332,13 +334,20 @@ class BaseApp(Application):
             for name, trait in cls.class_traits(config=True).items()
             if isinstance(trait, List)
         }
-        environment = environment_config(self.environment, self.flatten_flags()[1], lists=lists)
+        environment = environment_config(self.environment, self._setting_names(), lists=lists)
         self._check_fit(environment, self._variable_of)
         environment.merge(self.cli_config)
         self.update_config(environment)
         config = self._file_config()
         config.merge(environment)
         self.update_config(config)
+
+    def _setting_names(self) -> dict[str, str]:
+        """Return settings by the names whose variables set them; an option's own is the last, and counts."""
+        traits = self.traits(config=True).items() if self.each_by_variable else ()
+        # Not those of traitlets' own Application, such as the form of a line of the log.
+        ours = [name for name, trait in traits if trait.this_class.__module__.startswith("cellgate.")]
+        return {name: f"{type(self).__name__}.{name}" for name in ours} | self.flatten_flags()[1]
 
     def _file_config(self) -> Config:
         if self.config_file:
@@ -423,8 +432,9 @@ class BaseApp(Application):
         return f"--{class_name or type(self).__name__}.{name}"
 
     def _variable_of(self, class_name: str, name: str) -> str:
-        own = variable(self.option(name).removeprefix("--"))
-        return own if self.environment.get(own) else f"{PREFIX}__{class_name}__{name}"
+        names = (self.option(name).removeprefix("--"), name)
+        given = (variable(each) for each in names if self.environment.get(variable(each)))
+        return next(given, f"{PREFIX}__{class_name}__{name}")
 
     def _create_loader(
         self, argv: list[str] | None, aliases: dict[str, Any], flags: dict[str, Any], classes: Any

@@ -29,6 +29,7 @@ from cellgate.http.unfit import unfit
 from cellgate.identity.principal import Login
 from cellgate.wire.base import Query
 from cellgate.wire.owner import OWNER
+from cellgate.wire.problems import QuotaState
 from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
 from cellgate_kernels.codec.encoding import encode_in_steps
@@ -124,6 +125,7 @@ class MessageHandler(RelayingHandler):
     """The login of the request's token or sign-in; only for handlers that are not `public`."""
     disconnected = False
     refusal: str | None = None
+    quota: QuotaState | None = None
     """The reason of the error that was answered, if any."""
     _refused: CellgateError | None = None
 
@@ -370,7 +372,7 @@ class MessageHandler(RelayingHandler):
         if self._refused is not None:
             error = self._refused
             self.set_status(errors.status_of(error))
-        self.refusal = error.reason
+        self.refusal, self.quota = error.reason, errors.quota_of(error)
         self.refuses(error)
         _set_headers(self, error)
         kind, body = self.problem_body(error)

@@ -147,6 +147,10 @@ READ = (
         rises=True,
     ),
     Read("cellgate_unproven_clock_leaps", "Leaps of the system clock that no record is removed for yet."),
+    Read(
+        "cellgate_certificate_expiry_timestamp_seconds",
+        "When the certificate ends, in seconds since the epoch; 0: there is none.",
+    ),
     Read("cellgate_http_received_bytes_total", "Bytes received from clients.", rises=True),
     Read("cellgate_http_sent_bytes_total", "Bytes sent to clients.", rises=True),
 )

@@ -16,7 +16,7 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 from tornado.web import Finish
 
-from cellgate.errors import stream_problem_of
+from cellgate.errors import quota_of, stream_problem_of
 from cellgate.http.base import BaseHandler
 from cellgate.http.message import encode
 from cellgate.http.operation import Format
@@ -91,7 +91,7 @@ class StreamingHandler(BaseHandler):
         except CellgateError as error:
             if not self._headers_written:
                 raise
-            self.refusal = error.reason
+            self.refusal, self.quota = error.reason, quota_of(error)
             self.note_refusal(error)
             self.write_problem(error, form)
             raise Finish from error

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.login_bytes import LoginBytes
-from cellgate.identity.principal import Login
+from cellgate.identity.principal import Login, OwnLogin
 
 MOST_LOGINS: Final = 10_000
 """The most logins that are remembered; the least recently used is dropped, with its tokens."""
@@ -42,8 +43,8 @@ class _Used:
 class DerivedTokens:
     """All derived tokens. `is_valid`: returns whether a login is still valid.
 
-    `key`: that of all gateways of a cluster; None: the tokens are this gateway's own. `mark`: the
-    administrator's, as of `LoginBytes`.
+    `key`: that of all gateways of a cluster; None: the tokens are this gateway's own. `administrator`: as of
+    `LoginBytes`.
     """
 
     def __init__(
@@ -51,14 +52,14 @@ class DerivedTokens:
         is_valid: Callable[[Login], bool],
         *,
         key: bytes | None = None,
-        mark: str = "",
+        administrator: Administrator | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_valid = is_valid
         self._clock = clock
         self._key = key or secrets.token_bytes(KEY_BYTES)
         self._shared = key is not None
-        self._bytes = LoginBytes(mark)
+        self._bytes = LoginBytes(administrator)
         self._logins: OrderedDict[str, _Used] = OrderedDict()
         """Logins by their names, the most recently used last."""
 
@@ -113,5 +114,6 @@ def _words(login: Login) -> tuple[str, ...]:
         reach.prefix,
         str(reach.exact),
         str(login.expires),
+        str(login.change) if isinstance(login, OwnLogin) else "",
         *sorted(login.permissions),
     )

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cellgate.errors import InvalidToken, StorageError
-from cellgate.identity.principal import DEFAULT, Login, Principal, Role
+from cellgate.identity.administrator import Administrator
+from cellgate.identity.principal import DEFAULT, Login, OwnLogin, Principal, Role
 from cellgate.identity.secrets import SECRET_KEY, Box, Secret, SecretKey, open_boxes, what_to_do
 from cellgate.identity.shared_reading import SharedReading
 from cellgate.identity.store.interface import Act, Everybody, Token, User, UserReader
-from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
@@ -71,19 +71,19 @@ class _Reading:
 class PrincipalDirectory:
     """Logins by token. Call `refresh` once before use, then `follow`; `close` at the end.
 
-    `token`: the gateway's own, which makes its bearer the administrator `default`; None: no token is needed.
+    `administrator`: the bearer of the gateway's own token.
     """
 
     def __init__(
         self,
         users: UserReader,
-        token: str | None,
+        administrator: Administrator,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._users = users
-        self._own = None if token is None else digest(token)
+        self.administrator = administrator
         self._clock = clock
         self._monotonic = monotonic
         self._read = self._content = self._known = _Known()
@@ -107,7 +107,7 @@ class PrincipalDirectory:
     @property
     def is_open(self) -> bool:
         """Whether requests without a token come from the administrator."""
-        return self._own is None
+        return self.administrator.digest is None
 
     @property
     def has_users(self) -> bool:
@@ -117,23 +117,27 @@ class PrincipalDirectory:
     def login(self, given: bytes) -> Login | None:
         """Return a token digest's login, if known; any if no token is needed. Raises InvalidToken."""
         # Digests of secrets that can't be guessed: the time of a comparison reveals nothing about a token.
-        if given == self._own:
-            return DEFAULT
+        if given == self.administrator.digest:
+            return self.administrator.login
         login = self._known.logins.get(given)
         if login is None:
-            return DEFAULT if self._own is None else None
+            return self.administrator.login if self.is_open else None
         if login.expired(self._clock()):
             raise InvalidToken("This token has expired", cause="expired_token", token=login.id)
         return login
 
     def knows(self, given: bytes) -> bool:
         """Return whether this is the digest of a token in the store, valid or not, that was not revoked."""
-        return given == self._own or given in self._known.logins or given in self._known.of_disabled
+        return (
+            given == self.administrator.digest
+            or given in self._known.logins
+            or given in self._known.of_disabled
+        )
 
     def is_valid(self, login: Login) -> bool:
         """Return whether a request with this login would still be served."""
-        if login is DEFAULT:
-            return True
+        if isinstance(login, OwnLogin):
+            return login == self.administrator.login
         return self._known.by_id.get(login.id) == login and not login.expired(self._clock())
 
     def is_disabled(self, name: str) -> bool:

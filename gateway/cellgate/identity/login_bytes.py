@@ -10,10 +10,11 @@ from typing import Final
 
 import msgspec
 
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.hub import HubLogin
 from cellgate.identity.jwt import JwtLogin
 from cellgate.identity.librechat import LibreChatLogin
-from cellgate.identity.principal import DEFAULT, Login, Permission, Principal, Reach, Role
+from cellgate.identity.principal import Login, OwnLogin, Permission, Principal, Reach, Role
 
 _PLAIN: Final = {kind.__name__: kind for kind in (Login, HubLogin)}
 _SIGNED: Final = {kind.__name__: kind for kind in (JwtLogin, LibreChatLogin)}
@@ -37,13 +38,14 @@ _decoder = msgspec.msgpack.Decoder(_Words)
 
 
 class LoginBytes:
-    """Writes and reads logins. `mark`: tells the gateway's own token from others, and nothing else of it.
+    """Writes and reads logins.
 
-    The administrator's login has it: it ends with that token, which no store of users knows.
+    That of the `administrator` has the mark of the gateway's own token, which no store of users knows, and
+    ends with it. Without an administrator there is no mark.
     """
 
-    def __init__(self, mark: str = "") -> None:
-        self._mark = mark
+    def __init__(self, administrator: Administrator | None = None) -> None:
+        self._administrator = administrator or Administrator(None)
 
     def write(self, login: Login) -> bytes:
         """Return a login as bytes."""
@@ -62,8 +64,8 @@ class LoginBytes:
         return msgspec.msgpack.encode(words)
 
     def _key_of(self, login: Login) -> str:
-        if login == DEFAULT:
-            return self._mark
+        if isinstance(login, OwnLogin):
+            return self._administrator.mark if login == self._administrator.login else ""
         return login.key if isinstance(login, JwtLogin) else ""
 
     def read(self, value: bytes) -> Login | None:
@@ -77,12 +79,10 @@ class LoginBytes:
             return None
         principal, reach = Principal(words.name, words.role), Reach(words.prefix, exact=words.exact)
         parts = (principal, frozenset(words.permissions), reach, words.id, words.expires)
+        if words.kind == OwnLogin.__name__:
+            # How often each gateway has changed its token is its own count.
+            return self._administrator.login if words.key == self._administrator.mark else None
         if (signed := _SIGNED.get(words.kind)) is not None:
             return signed(*parts, key=words.key)
-        if (plain := _PLAIN.get(words.kind)) is None:
-            return None
-        login = plain(*parts)
-        if login != DEFAULT:
-            return login
-        # The administrator is one object, not one of several that are equal.
-        return DEFAULT if words.key == self._mark else None
+        plain = _PLAIN.get(words.kind)
+        return None if plain is None else plain(*parts)

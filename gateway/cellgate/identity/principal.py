@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Self
 
 from cellgate.errors import Forbidden, NotFound
 from cellgate.wire.owner import new_id
@@ -137,7 +138,7 @@ class Login:
         reach: Reach = EVERYWHERE,
         token: str = "",
         expires: float | None = None,
-    ) -> Login:
+    ) -> Self:
         """Return a login with what the principal's role grants, or with those of it that `scopes` names."""
         granted = GRANTED[principal.role]
         allowed = granted if scopes is None else granted.intersection(scopes)
@@ -182,7 +183,14 @@ class Login:
         return self.expires is not None and at >= self.expires
 
 
-DEFAULT = Login.of(Principal("default", Role.ADMIN))
+@dataclass(frozen=True, slots=True)
+class OwnLogin(Login):
+    """The administrator's login, by the gateway's own token. `change`: how often the token was changed."""
+
+    change: int = 0
+
+
+DEFAULT = OwnLogin.of(Principal("default", Role.ADMIN))
 """The administrator who is everybody, if there is at most one token."""
 
 

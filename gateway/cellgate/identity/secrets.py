@@ -11,7 +11,8 @@ from __future__ import annotations
 import hmac
 import os
 import secrets as randomness
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -103,10 +104,33 @@ def check_secret_names(names: list[str] | None) -> tuple[str, ...]:
 
 
 class SecretKey:
-    """Encrypts and decrypts values, each bound to its owner and its name (AES-256-GCM)."""
+    """Encrypts and decrypts values, each bound to its owner and its name (AES-256-GCM).
 
-    def __init__(self, key: bytes) -> None:
+    `former`: the key that this one is replacing, with which values may still be encrypted.
+    """
+
+    def __init__(self, key: bytes, former: SecretKey | None = None) -> None:
         self._key = key
+        self.former = former
+
+    @classmethod
+    def new(cls) -> SecretKey:
+        """Return a new random key."""
+        return cls(randomness.token_bytes(_KEY_BYTES))
+
+    def after(self, former: SecretKey) -> SecretKey:
+        """Return this key as the one that is to replace `former`."""
+        return SecretKey(self._key, former)
+
+    @property
+    def alone(self) -> SecretKey:
+        """The key without the former one, once that one is needed no more."""
+        return SecretKey(self._key)
+
+    @property
+    def content(self) -> bytes:
+        """The content of a file with this key."""
+        return self._key + (b"" if self.former is None else self.former._key)
 
     @property
     def mark(self) -> str:
@@ -136,6 +160,8 @@ class SecretKey:
         try:
             value = self._cipher.decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], _bound_to(user, name))
         except (InvalidTag, ValueError) as error:
+            if self.former is not None:
+                return self.former.open(user, name, box)
             raise StorageError(
                 f"The secret {name} of {user} can't be read: it is damaged, or {SECRET_KEY} is another"
             ) from error
@@ -208,9 +234,12 @@ def load_secret_key(path: Path, *, create: bool, mounted: bool = False) -> Secre
         with os.fdopen(descriptor, "rb") as file:
             if os.fstat(descriptor).st_mode & 0o077 and not mounted:
                 raise StorageError(f"The key {path} can be read by other users; chmod 600 it")
-            key = file.read(_KEY_BYTES + 1)
+            key = file.read(2 * _KEY_BYTES + 1)
     except OSError as error:
         raise StorageError(f"The key {path} of the secrets can't be used: {in_brief(error)}") from error
+    if len(key) == 2 * _KEY_BYTES and not mounted:
+        # It is being replaced (`rekey`), or that was interrupted.
+        return SecretKey(key[:_KEY_BYTES], SecretKey(key[_KEY_BYTES:]))
     if len(key) != _KEY_BYTES:
         raise StorageError(
             f"{path} is not the key of the secrets: it must be {_KEY_BYTES} bytes long. Put the right one"
@@ -219,19 +248,37 @@ def load_secret_key(path: Path, *, create: bool, mounted: bool = False) -> Secre
     return SecretKey(key)
 
 
+def replace_secret_key(path: Path, key: SecretKey) -> None:
+    """Write a key in the place of the present one; it appears whole, and durably. Raises StorageError."""
+    try:
+        with _draft(path, key) as draft:
+            draft.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise StorageError(f"The key {path} can't be written: {in_brief(error)}") from error
+
+
 def _make(path: Path) -> None:
     """Write a new key; if another process has just done so, that one stays. It appears whole."""
+    with _draft(path, SecretKey.new()) as draft, suppress(FileExistsError):
+        os.link(draft, path)
+
+
+@contextmanager
+def _draft(path: Path, key: SecretKey) -> Iterator[Path]:
+    """Yield a file with the key beside its place, and remove the file if it is still there then."""
     draft = path.with_name(f".{path.name}.{randomness.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(draft, flags, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(randomness.token_bytes(_KEY_BYTES))
+            file.write(key.content)
             file.flush()
             os.fsync(descriptor)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return
+        yield draft
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)

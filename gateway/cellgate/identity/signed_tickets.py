@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.login_bytes import LoginBytes
 from cellgate.identity.principal import Login
 from cellgate.identity.store.interface import SignInLedger
@@ -68,15 +69,20 @@ class GrantForm(Generic[G]):
 class SharedSignIns:
     """What the gateways of a cluster share: the key, and what ended early. `close` it at the end.
 
-    `is_ended`: whether the store of users says that a sign-in, given by its digest, was ended. `mark`: the
-    administrator's, as of `LoginBytes`.
+    `is_ended`: whether the store of users says that a sign-in, given by its digest, was ended.
+    `administrator`: as of `LoginBytes`.
     """
 
     def __init__(
-        self, key: bytes, ledger: SignInLedger, is_ended: Callable[[bytes], bool], *, mark: str = ""
+        self,
+        key: bytes,
+        ledger: SignInLedger,
+        is_ended: Callable[[bytes], bool],
+        *,
+        administrator: Administrator | None = None,
     ) -> None:
         self.signer = TextSigner(key)
-        self.logins = LoginBytes(mark)
+        self.logins = LoginBytes(administrator)
         self.is_ended = is_ended
         self._ledger = ledger
         self._lane = Lane("sign-ins", 1)

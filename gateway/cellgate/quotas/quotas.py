@@ -9,7 +9,7 @@ The file is TOML, with a section for each role and for each principal that diffe
 [principals.ada]
     sessions = 20
 
-A principal's section overrides its role's, key by key. ``quotas_file`` reads the file and watches it, and
+A principal's section overrides its role's, key by key. ``quotas_file`` reads the file, and
 ``usage`` compares the use with the limits.
 """
 

@@ -34,10 +34,18 @@ from cellgate.server.hop import open_hop
 from cellgate.server.hub_activity import HubActivity
 from cellgate.server.kernels import open_ground, open_kernels
 from cellgate.server.observing import Observer, Sampler
-from cellgate.server.people import Changes, cluster_users, measure_records, open_people, watch_quotas
+from cellgate.server.people import (
+    Changes,
+    cluster_users,
+    measure_records,
+    open_people,
+    watch_own_token,
+    watch_quotas,
+)
 from cellgate.server.sessions import open_sessions, recover_sessions
 from cellgate.server.settings import GatewaySettings
 from cellgate.server.storage import open_storage
+from cellgate.server.work_log import WorkLog
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
@@ -169,7 +177,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     storage.trail.start()
     watch_quotas(settings.people.quotas, people.usage, stack)
     _begin_upkeep(services, settings, stack)
-    _announce(settings, gateway, certificate, lanes, stack)
+    _announce(settings, gateway, changes, certificate, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
     # Objects loaded now stay: the garbage collector need not scan them each time a large message triggers it.
@@ -180,11 +188,12 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
 def _announce(
     settings: GatewaySettings,
     gateway: RunningGateway,
+    changes: Changes,
     certificate: Certificate | None,
-    lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> None:
     """Publish the gateway's address for commands of the same user, while it accepts work."""
+    services, lane = gateway.services, gateway.services.storage.lanes.files
     token = settings.people.token or ""
     found: dict[str, str | int] = {"url": gateway.url, "token": token, "pid": os.getpid()}
     if gateway.ports_url is not None and gateway.ports_port is not None:
@@ -196,7 +205,17 @@ def _announce(
     stack.callback(announcement.remove)
     if certificate is not None:
         stack.push_async_callback(certificate.close)
-        certificate.start(partial(lanes.files.run, announcement.write))
+        certificate.start(partial(lane.run, announcement.write))
+        services.front.metrics.watch(
+            lambda: {"cellgate_certificate_expiry_timestamp_seconds": {"": certificate.expires}}
+        )
+
+    async def token_changed(token: str) -> None:
+        changes.end_logins()
+        await lane.run(announcement.change_token, token)
+
+    administrator = services.people.access.authentication.directory.administrator
+    watch_own_token(settings.people, administrator, token_changed, stack)
     # Before all other steps of the end, because some take their time.
     stack.callback(gateway.refuse_work)
 
@@ -221,6 +240,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
             services.sessions.archive.meter,
             lanes.bulk,
         ),
+        WorkLog(services.problems, settings.data_dir),
         Trimmer(lanes.bulk),
         SleepWatch(services.sessions.manager.everybodys, settings.kernels.sleep_after, lanes.sleep),
     ):

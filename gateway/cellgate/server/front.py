@@ -249,6 +249,11 @@ class Announcement:
             json.dump(found, file)
         draft.replace(self._path)
 
+    def change_token(self, token: str) -> None:
+        """Write the file with another token. Blocks; from any thread."""
+        self._found = {**self._found, "token": token}
+        self.write()
+
     def remove(self) -> None:
         """Remove the file, for good."""
         with self._lock:

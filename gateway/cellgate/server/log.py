@@ -28,7 +28,10 @@ from cellgate_kernels.base.errors import GatewayFault
 
 access_logger = logging.getLogger("cellgate.access")
 
-IDS = ("principal", "session", "kernel", "execution", "cause", "reason", "record", "part", "task", "client")
+IDS = (
+    *("principal", "session", "kernel", "execution", "cause", "reason", "quota", "record", "part", "task"),
+    "client",
+)
 """The fields that a line may have besides its text, given by `extra`: its subject, and the cause."""
 
 LONGEST_FIELD = 300
@@ -49,11 +52,12 @@ Kind = tuple[str, int, str, str]
 
 @dataclass(slots=True)
 class _Minute:
-    """Lines of one kind since `began`."""
+    """Lines of one kind since `began`. `last`: the last of those that were left out."""
 
     began: float
     written: int = 0
     left_out: int = 0
+    last: logging.LogRecord | None = None
 
 
 class PacedHandler(logging.StreamHandler[TextIO]):
@@ -85,6 +89,7 @@ class PacedHandler(logging.StreamHandler[TextIO]):
             minute = self._minutes[kind] = _Minute(now)
         if minute.written >= (MOST_REQUESTS if record.name.startswith(STRANGERS) else MOST):
             minute.left_out += 1
+            minute.last = record
             return False
         minute.written += 1
         return True
@@ -99,11 +104,12 @@ class PacedHandler(logging.StreamHandler[TextIO]):
                     self._tell(kind, minute)
 
     def _tell(self, kind: Kind, minute: _Minute) -> None:
-        if not minute.left_out:
+        if minute.last is None:
             return
-        name, level, text, reason = kind
-        said = "Left out %d more lines of this kind in a minute: %s"
-        record = logging.LogRecord(name, level, "", 0, said, (minute.left_out, text), None)
+        name, level, _, reason = kind
+        said = "Left out %d more lines of this kind in a minute, the last: %s"
+        values = (minute.left_out, minute.last.getMessage())
+        record = logging.LogRecord(name, level, "", 0, said, values, None)
         if reason:
             record.reason = reason
         super().emit(record)
@@ -232,5 +238,7 @@ def _ids(handler: BaseHandler) -> dict[str, str]:
     ids = {"client": handler.client_address}
     if handler.refusal is not None:
         ids["reason"] = handler.refusal
+    if handler.quota is not None:
+        ids["quota"] = handler.quota.quota
     principal = getattr(handler, "principal", None)
     return ids if principal is None else {**ids, "principal": principal.name}

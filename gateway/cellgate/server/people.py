@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import chain
+from pathlib import Path
 
 from cellgate.console.sign_ins import SignIns
 from cellgate.http.access import AccessPolicy
@@ -13,6 +13,7 @@ from cellgate.http.attempts import LoginAttempts
 from cellgate.http.listener.server import Listener
 from cellgate.http.metrics import Metrics
 from cellgate.http.services import People, Services
+from cellgate.identity.administrator import Administrator, read_own_token
 from cellgate.identity.authentication import Authentication, Authenticator
 from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.directory import PrincipalDirectory
@@ -23,18 +24,17 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.identity.principal import Login
 from cellgate.identity.provider import open_keys
-from cellgate.identity.secrets import SecretKey
 from cellgate.identity.signed_tickets import SharedSignIns
 from cellgate.identity.store.opening import ClusterUsers, UsersPlace, reader_of_users, users_of_cluster
 from cellgate.identity.user_keeper import UserKeeper
-from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
+from cellgate.quotas.quotas import Policy
+from cellgate.quotas.quotas_file import QUOTAS_FILE, QuotaSettings
 from cellgate.quotas.usage import Usage
 from cellgate.record.store.interface import RecordStore
-from cellgate.server.settings import FrontSettings, GatewaySettings
+from cellgate.server.settings import FrontSettings, GatewaySettings, PeopleSettings
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.threads import Lane, ThreadLanes
-
-MARK_DIGITS = 32
+from cellgate_kernels.base.watched_file import FileForm, T, WatchedFile
 
 
 async def open_people(
@@ -43,12 +43,12 @@ async def open_people(
     """Open the users of data folder or cluster, and all ways to log in. Raises InvalidInput, StorageError."""
     people, provider, hub = settings.people, None, None
     reader = reader_of_users(settings.data_dir) if cluster is None else cluster.reader
-    directory = PrincipalDirectory(reader, people.token)
-    shared, mark = None, ""
+    administrator = Administrator(people.token, None if cluster is None else cluster.key)
+    directory = PrincipalDirectory(reader, administrator)
+    shared = None
     if cluster is not None:
-        mark = _mark_of(people.token, cluster.key)
-        key = cluster.key.derived("sign-ins")
-        shared = SharedSignIns(key, cluster.ledger, directory.is_sign_in_ended, mark=mark)
+        key, ended = cluster.key.derived("sign-ins"), directory.is_sign_in_ended
+        shared = SharedSignIns(key, cluster.ledger, ended, administrator=administrator)
         stack.push_async_callback(shared.close)
     others: list[Authenticator] = []
     if people.librechat_key is not None:
@@ -89,17 +89,14 @@ async def open_people(
         usage=Usage(people.quotas.policy, authentication.role_of, refused=metrics.quota_refused),
         sign_ins=SignIns(authentication.is_valid, shared=shared),
         derived_tokens=DerivedTokens(
-            authentication.is_valid, key=None if cluster is None else cluster.key.derived("tokens"), mark=mark
+            authentication.is_valid,
+            key=None if cluster is None else cluster.key.derived("tokens"),
+            administrator=administrator,
         ),
         users=users,
         provider=provider,
         hub=hub,
     )
-
-
-def _mark_of(token: str | None, key: SecretKey) -> str:
-    """Return the mark of the gateway's own token: without the key, no token can be tried against it."""
-    return hmac.digest(key.derived("administrator"), (token or "").encode(), "sha256").hex()[:MARK_DIGITS]
 
 
 async def cluster_users(settings: GatewaySettings, lanes: ThreadLanes) -> ClusterUsers | None:
@@ -163,10 +160,35 @@ async def measure_records(usage: Usage, journal: RecordStore, settings: QuotaSet
 
 def watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) -> None:
     """Apply the file of quotas, if there is one, whenever it changes."""
-    if settings.file is None:
-        return
-    lane = Lane("quotas", 1)
+
+    async def take(policy: Policy) -> None:
+        usage.change(policy)
+
+    if settings.file is not None:
+        _watch(settings.file, QUOTAS_FILE, settings.policy, take, stack)
+
+
+def watch_own_token(
+    settings: PeopleSettings,
+    administrator: Administrator,
+    changed: Callable[[str], Awaitable[object]],
+    stack: AsyncExitStack,
+) -> None:
+    """Take the token of the operator's file, if there is one, whenever it changes; then call `changed`."""
+
+    async def take(token: str) -> None:
+        administrator.change(token)
+        await changed(token)
+
+    if settings.token_file is not None and settings.token is not None:
+        _watch(settings.token_file, FileForm("token", read_own_token), settings.token, take, stack)
+
+
+def _watch(
+    path: Path, form: FileForm[T], value: T, changed: Callable[[T], Awaitable[object]], stack: AsyncExitStack
+) -> None:
+    lane = Lane(form.content, 1)
     stack.callback(lane.close)
-    watched = QuotasFile(settings.file, settings.policy, usage.change, lane)
+    watched = WatchedFile(path, form, value, changed, lane)
     stack.push_async_callback(watched.close)
     watched.start()

@@ -145,11 +145,13 @@ class KernelSettings:
 class PeopleSettings:
     """The gateway's users, and services that vouch for them. `token`: the administrator's; None: unneeded.
 
-    `cluster_key`: the file with the key that the gateways of a cluster share; None: it is in the data folder.
+    `token_file`: the file with that token, if it may change. `cluster_key`: the file with the key that the
+    gateways of a cluster share; None: it is in the data folder.
     """
 
     token: str | None
     quotas: QuotaSettings
+    token_file: Path | None = None
     oidc: OidcSettings | None = None
     librechat_key: Path | None = None
     hub: HubSettings | None = None

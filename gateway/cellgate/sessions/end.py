@@ -66,6 +66,7 @@ class SessionEnding:
 
     async def _do_end(self, cause: str, *, keep_files: bool) -> None:
         """Take each step even if an earlier one failed, because a session must always end."""
+        kernel = self._core.ids()["kernel"]
         self._core.machine.cancelled()
         self._core.queue.cancel_all(cause)
         self._core.queue.wake()
@@ -83,7 +84,7 @@ class SessionEnding:
         await self._step(self._finish_tasks())
         await self._step(self._record_end(cause))
         self._core.observer.session_ended(cause)
-        self._core.report("A session has ended", cause=cause)
+        self._core.report("A session has ended", cause=cause, kernel=kernel)
         self._refuse_all(ShuttingDown("The session has ended"))
         await self._step(self._core.door.close())
         self._close_log()

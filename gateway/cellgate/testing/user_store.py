@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from cellgate.errors import Conflict, Forbidden, NotFound
+from cellgate.errors import Conflict, Forbidden, NotFound, StorageError
 from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.secrets import Secret, SecretKey, open_boxes
 from cellgate.identity.store.interface import RESERVED, Everybody, UserReader, UserStore
 from cellgate_kernels.base.errors import InvalidInput
 
@@ -168,6 +169,20 @@ class UserStoreContract:
             (RESERVED, b"the administrator's"),
         ]
         assert "third" not in repr(store.acts(0))
+
+    def test_another_key_encrypts_all_secrets_or_none(self, store: UserStore) -> None:
+        first = SecretKey(b"1" * 32)
+        second = SecretKey(b"2" * 32, first)
+        for value in ("former value", "value of now"):
+            store.set_secret(RESERVED, "KEY", first.seal(RESERVED, "KEY", value))
+        assert store.rekey_secrets(second) == 1
+        assert open_boxes(second.alone, store.secrets()) == [Secret("KEY", "value of now", "former value")]
+        assert store.acts(0)[-1].fields["act"] == "secrets_rekeyed"
+        store.set_secret(RESERVED, "OTHER", b"a box that no key opens")
+        before, acts = store.secrets(), store.acts(0)
+        with pytest.raises(StorageError, match="OTHER of default"):
+            store.rekey_secrets(SecretKey(b"3" * 32, second.alone))
+        assert (store.secrets(), store.acts(0)) == (before, acts)
 
     def test_the_secrets_of_a_removed_user_go_too(self, store: UserStore) -> None:
         store.add_user("ada", Role.USER)

@@ -15,7 +15,7 @@ from typing import Any
 
 import requests
 from docker.api.client import APIClient
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import APIError, DockerException, ImageNotFound
 
 from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.engine.client import connect
@@ -39,10 +39,12 @@ def build_image(
 ) -> str:
     """Build the kernel image with the packages in `requirements`, name it `tag`, and return its id.
 
-    `base_image` replaces the recipe's own. `progress` gets lines. Raises BackendUnavailable.
+    The image that had this name is removed, unless something still uses it. `base_image` replaces the
+    recipe's own. `progress` gets lines. Raises BackendUnavailable.
     """
     client = _client(url)
     try:
+        former = _id_of(client, tag)
         replies = client.build(
             fileobj=build_context(requirements),
             custom_context=True,
@@ -61,7 +63,10 @@ def build_image(
             last = [*last[-9:], line]
             if _TELLING.match(line):
                 progress(line[:200])
-        return str(client.inspect_image(tag)["Id"])
+        made = str(client.inspect_image(tag)["Id"])
+        if former not in {"", made}:
+            _remove_replaced(client, former, progress)
+        return made
     except _BuildFailed as error:
         said = "\n".join([*last, str(error)])[-1500:]
         raise BackendUnavailable(f"The kernel image can't be made. {said}") from None
@@ -69,6 +74,29 @@ def build_image(
         raise explained(error, url) from error
     finally:
         client.close()
+
+
+def _id_of(client: APIClient, tag: str) -> str:
+    """Return the id of the image with this name, or nothing."""
+    try:
+        return str(client.inspect_image(tag)["Id"])
+    except ImageNotFound:
+        return ""
+
+
+def _remove_replaced(client: APIClient, former: str, progress: Callable[[str], None]) -> None:
+    """Remove an image whose name another one has now, with the layers that are its own.
+
+    The engine refuses as long as it has another name, or a container that was made of it.
+    """
+    try:
+        client.remove_image(former)
+    except ImageNotFound:
+        pass  # the engine keeps none without a name
+    except APIError as error:
+        progress(f"The former image {former} is still in use, and stays: {error.explanation or error}")
+    else:
+        progress(f"Removed the former image {former}")
 
 
 def built_of(url: str, tag: str) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, NotAuthenticated
 from cellgate.identity import verified_logins
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.jwks import KeySet, parse_keys
@@ -57,7 +58,9 @@ class Gateway:
         self.source = Source()
         self.keys = ProviderKeys(self.source, monotonic=lambda: self.monotonic)
         self.folder = folder
-        self.directory = PrincipalDirectory(reader_of_users(folder), OWN, clock=lambda: self.now)
+        self.directory = PrincipalDirectory(
+            reader_of_users(folder), Administrator(OWN), clock=lambda: self.now
+        )
         self.others = OidcAuthenticator(
             OidcSettings(ISSUER, AUDIENCE, **settings), self.keys, clock=lambda: self.now
         )

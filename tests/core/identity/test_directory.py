@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cellgate.errors import StorageError
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.directory import PATIENCE_SECONDS, PrincipalDirectory
 from cellgate.identity.principal import GRANTED, Reach, Role
 from cellgate.identity.shared_reading import PAUSE_SECONDS
@@ -49,7 +50,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def directory(path: Path, clock: Clock) -> AsyncIterator[PrincipalDirectory]:
-    directory = PrincipalDirectory(reader_of_users(path.parent), "the-gateways-own", monotonic=clock)
+    directory = PrincipalDirectory(
+        reader_of_users(path.parent), Administrator("the-gateways-own"), monotonic=clock
+    )
     yield directory
     await directory.close()
 

@@ -18,6 +18,7 @@ from cellgate.http.attempts import LoginAttempts
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.identity import hub
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.fetching import FetchedAnswer, Fetcher
@@ -130,7 +131,9 @@ async def test_a_disabled_users_token_is_told_to_the_trail_whatever_the_hub_says
         store.add_user("eve", Role.USER)
         token, text = store.create_token("eve", reach=Reach())
         store.set_disabled("eve", disabled=True)
-    both = Authentication(PrincipalDirectory(reader_of_users(tmp_path), "own"), (service.logins,))
+    both = Authentication(
+        PrincipalDirectory(reader_of_users(tmp_path), Administrator("own")), (service.logins,)
+    )
     await both.directory.refresh()
     ask = both.login(text)
     assert not isinstance(ask, Login)
@@ -282,7 +285,9 @@ async def test_wrong_tokens_of_an_address_do_not_lock_out_others_at_it(
 ) -> None:
     """As behind a proxy that everybody comes from."""
     monkeypatch.setattr(attempts, "HOLD_SECONDS", 0.0)
-    both = Authentication(PrincipalDirectory(reader_of_users(tmp_path), "own"), (service.logins,))
+    both = Authentication(
+        PrincipalDirectory(reader_of_users(tmp_path), Administrator("own")), (service.logins,)
+    )
     await both.directory.refresh()
     services = {
         "access": AccessPolicy(both),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.jwks import MOST_BYTES, KeySet, parse_keys
@@ -86,7 +87,7 @@ async def a_gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     keys = opened._keys
     path = tmp_path / "principals.sqlite"
     directory = PrincipalDirectory(
-        reader_of_users(tmp_path), "the-gateways-own-token", clock=lambda: gateway.now
+        reader_of_users(tmp_path), Administrator("the-gateways-own-token"), clock=lambda: gateway.now
     )
     settings = OidcSettings(identity.ISSUER, identity.AUDIENCE)
     provider = OidcAuthenticator(

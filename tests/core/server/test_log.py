@@ -119,7 +119,9 @@ def test_a_flood_of_refusals_is_cut_and_counted() -> None:
     clock.now = MINUTE
     logger.info("GET /%d", 2, extra={"reason": "not_authenticated"})
     *_, summary, last = text().splitlines()
-    assert json.loads(summary)["event"] == "Left out 1000 more lines of this kind in a minute: GET /%d"
+    assert json.loads(summary)["event"] == (
+        f"Left out 1000 more lines of this kind in a minute, the last: GET /{MOST_REQUESTS + 999}"
+    )
     assert json.loads(summary)["reason"] == "not_authenticated"
     assert json.loads(last)["event"] == "GET /2"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import sqlite3
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traitlets import Float, Int, List, Unicode
+from traitlets import Bool, Enum, Float, Int, Integer, List, TraitType, Unicode
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
@@ -104,6 +105,57 @@ def test_variables_of_traits_of_options_and_of_lists() -> None:
     # An empty variable counts as absent.
     assert demo([], {"CELLGATE_PORT": ""}).port == 8888
     assert environment_config({"CELLGATE_PORT": ""}, {"port": "DemoApp.port"}) == Config()
+
+
+def another(trait: TraitType[Any, Any], default: Any) -> tuple[str, Any]:
+    """A value of a setting that is not its default: as a variable has it, and as it is then."""
+    if isinstance(trait, Bool):
+        return str(not default).lower(), not default
+    if trait.name == "log_level":
+        return "debug", logging.DEBUG
+    if isinstance(trait, Enum):
+        value = next(each for each in trait.values or () if isinstance(each, str) and each != default)
+        return value, value
+    if isinstance(trait, Integer):
+        return "7", 7
+    if isinstance(trait, Float):
+        return "2.5", 2.5
+    if isinstance(trait, List):
+        return "one,two", ["one", "two"]
+    return "512m", "512m"
+
+
+OWN = {
+    name: trait
+    for name, trait in ServeApp.class_traits(config=True).items()
+    if trait.this_class.__module__.startswith("cellgate.") and name != "config_file"
+}
+"""Every setting of the gateway, but that of where others are read from."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_setting_of_the_gateway_has_a_variable(name: str) -> None:
+    text, value = another(OWN[name], getattr(ServeApp(), name))
+    app = ServeApp(environment={f"CELLGATE_{name.upper()}": text})
+    app.initialize([])
+    assert getattr(app, name) == value
+    app = ServeApp(environment={f"CELLGATE_{name.upper()}": ""})
+    app.initialize([])
+    assert getattr(app, name) == getattr(ServeApp(), name)
+
+
+def test_an_options_own_variable_counts_before_that_of_its_setting() -> None:
+    app = ServeApp(environment={"CELLGATE_ALLOWED_HOSTS": "a", "CELLGATE_ALLOW_HOST": "b,c"})
+    app.initialize([])
+    assert app.allowed_hosts == ["b", "c"]
+    # Commands that have few settings, whose names mean something else elsewhere, are told by options alone.
+    assert demo([], {"CELLGATE_SPARE": "7"}).spare == 1
+
+
+def test_a_wrong_value_of_a_variable_names_it() -> None:
+    app = ServeApp(environment={"CELLGATE_KEEP_KERNELS": "perhaps"})
+    with pytest.raises(UsageError, match=r"^CELLGATE_KEEP_KERNELS "):
+        app.initialize([])
 
 
 def test_the_log_level_is_taken_in_any_case() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cellgate.client import ConnectionFailed, Gateway, GatewayError, InvalidInput, Trust
 from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway, serving
-from tests.support.certificates import Authority, replace, serial_in, serial_of
+from tests.support.certificates import Authority, end_in, replace, serial_in, serial_of
 from tests.support.channels import kernel_info
 from tests.support.commands import cellgate, environment, refusal
 from tests.support.server import TOKEN, GatewayProcess, until
@@ -40,6 +44,22 @@ def test_the_address_is_announced_as_https(secure: GatewayProcess, authority: Au
     announced = json.loads((secure.data_dir / "gateway.json").read_text())
     assert announced["certificate"] in (authority.folder / "secure.pem").read_text()
     assert announced["certificate"].count("BEGIN CERTIFICATE") == 1
+
+
+def test_the_health_check_of_compose_asks_at_the_announced_address(
+    secure: GatewayProcess, tmp_path: Path
+) -> None:
+    """Below a base URL and with a certificate; it fails without a gateway."""
+    text = (Path(__file__).parents[3] / "deploy" / "compose.yaml").read_text()
+    _, _, *words = yaml.safe_load(text)["services"]["gateway"]["healthcheck"]["test"]
+
+    def healthy(data: Path) -> bool:
+        variables = {"CELLGATE_DATA_DIR": str(data)}
+        done = subprocess.run([sys.executable, *words], env=variables, capture_output=True, check=False)
+        return done.returncode == 0
+
+    assert healthy(secure.data_dir)
+    assert not healthy(tmp_path)
 
 
 async def test_the_client_works_with_the_authority_s_file(
@@ -138,6 +158,9 @@ def test_a_renewal_ends_nothing(start_gateway: StartGateway, authority: Authorit
     gateway.answer("s", asked["execution"], "still here")
     assert "still here\n" in [event.get("text") for event in events]
     assert gateway.log.read_text().count("certificate stays as it was") == 1
+    metrics = gateway.get("/metrics").body.decode()
+    (told,) = re.findall(r"^cellgate_certificate_expiry_timestamp_seconds (\S+)$", metrics, re.MULTILINE)
+    assert float(told) == end_in(files[0])
 
 
 @pytest.mark.nightly

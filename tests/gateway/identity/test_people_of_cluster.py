@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import StartGateway, serving
 from tests.gateway.console.conftest import Browser
-from tests.support.commands import cellgate
+from tests.support.commands import cellgate, refusal
 from tests.support.postgresql import PostgresServer, postgresql
 from tests.support.server import GatewayProcess, until
 
@@ -305,3 +305,29 @@ def test_known_logins_go_on_without_the_database(start_gateway: StartGateway, tm
         assert Proxied(gateway).visit(unused).status == 303
         gateway.stop()
     assert gateway.log.read_text().count(told) == 1
+
+
+def test_a_clusters_key_is_replaced_while_no_gateway_runs(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    url, former, new = postgres_server.database(), tmp_path / "former.key", tmp_path / "new.key"
+    former.write_bytes(b"0123456789abcdef" * 2)
+    where = (f"--data-dir={tmp_path / 'operator'}", f"--cluster={url}", f"--cluster-key={former}")
+    body = {"session": "s", "secrets": ["API_KEY"]}
+    options = {**OPTIONS, "cluster": url, "allowed_hosts": []}
+    with serving(tmp_path / "one", "process", **options, cluster_key=former) as one:
+        done = cellgate("secret", "set", "API_KEY", "--user=default", *where, stdin="sk-live-0123456789")
+        assert done.returncode == 0, done.stderr
+        done = cellgate("secret", "rekey", *where, f"--new-key={new}")
+        assert (done.returncode, new.exists()) == (1, False)
+        assert f"have the present key: {OPTIONS['advertise']}. Stop all of the cluster first" in done.stderr
+        assert one.post("/v1/sessions", body, timeout=120).status == 201
+    done = cellgate("secret", "rekey", *where, f"--new-key={new}")
+    assert (done.returncode, done.stdout) == (0, "1 secret is encrypted anew\n")
+    assert (new.stat().st_mode & 0o777, len(new.read_bytes())) == (0o600, 32)
+    code, said = refusal("--backend=process", *(f"--advertise={OPTIONS['advertise']}", *where))
+    assert (code, "is not the key that the other gateways of the cluster have" in said) == (1, True)
+    with serving(tmp_path / "one", "process", **options, cluster_key=new) as one:
+        assert one.post("/v1/sessions", {**body, "session": "next"}, timeout=120).status == 201
+        told = one.execute("next", "import os\nprint(os.environ['API_KEY'], end='')")
+        assert told["text"] == "[secret API_KEY]"

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.directory import PATIENCE_SECONDS, PrincipalDirectory
 from cellgate.identity.principal import Permission, Reach, Role
 from cellgate.identity.secrets import SECRET_KEY, SecretKey, load_secret_key
@@ -184,7 +185,7 @@ async def test_known_logins_go_on_for_a_while_without_the_server(
     store.add_user("ada", Role.USER)
     _, text = store.create_token("ada", reach=Reach())
     clock, told = Clock(), Told()
-    directory = PrincipalDirectory(UserTablesReader(address, KEY), "own", monotonic=clock)
+    directory = PrincipalDirectory(UserTablesReader(address, KEY), Administrator("own"), monotonic=clock)
     await directory._look(told)
     given = digest(text)
     assert directory.login(given) is not None
@@ -231,7 +232,7 @@ async def test_a_request_that_comes_while_another_reads_waits_for_what_is_read(
 ) -> None:
     store.add_user("ada", Role.USER)
     _, text = store.create_token("ada", reach=Reach())
-    directory = PrincipalDirectory(UserTablesReader(address, KEY), "own")
+    directory = PrincipalDirectory(UserTablesReader(address, KEY), Administrator("own"))
     await directory.refresh()
     store.set_disabled("ada", disabled=True)
     await eventually(directory.is_behind)
@@ -254,7 +255,7 @@ async def test_tables_that_are_gone_remove_nobody(
     store.add_user("ada", Role.USER)
     _, text = store.create_token("ada", reach=Reach())
     told = Told()
-    directory = PrincipalDirectory(UserTablesReader(address, KEY), "own")
+    directory = PrincipalDirectory(UserTablesReader(address, KEY), Administrator("own"))
     await directory._look(told)
     with closing(psycopg.connect(database, autocommit=True)) as db:
         db.execute("ALTER SCHEMA cellgate_users RENAME TO aside")
@@ -271,7 +272,7 @@ async def test_tables_that_are_gone_remove_nobody(
 async def test_a_change_is_read_before_a_request_goes_on(store: UserStore, address: RecordAddress) -> None:
     store.add_user("ada", Role.USER)
     _, text = store.create_token("ada", reach=Reach())
-    directory = PrincipalDirectory(UserTablesReader(address, KEY), "own")
+    directory = PrincipalDirectory(UserTablesReader(address, KEY), Administrator("own"))
     await directory.refresh()
     store.set_disabled("ada", disabled=True)
     await eventually(directory.is_behind)

@@ -239,14 +239,14 @@ def test_a_changed_file_applies_and_a_bad_one_does_not(limited: Limited) -> None
         until(lambda: limit() == 7, "the change does not apply")
         limited.file.write_text(QUOTAS + "[principals.changes]\nsessions = -7\n")
         until(
-            lambda: "The quotas stay as they were" in limited.gateway.log.read_text(),
+            lambda: "The gateway keeps the former quotas" in limited.gateway.log.read_text(),
             "the mistake is not logged",
         )
         assert limit() == 7
     finally:
         limited.file.write_text(QUOTAS)
     until(lambda: limit() is None, "the change back does not apply")
-    assert limited.gateway.log.read_text().count("The quotas stay as they were") == 1
+    assert limited.gateway.log.read_text().count("The gateway keeps the former quotas") == 1
 
 
 def test_a_bad_file_is_a_usage_error(tmp_path: Path) -> None:

@@ -149,7 +149,13 @@ def test_a_full_disk_is_told_and_what_ran_meanwhile_is_recorded_when_there_is_ro
     assert statuses(gateway, "a") == ["ok"] * len(finished)
     assert [gateway.result("a", former["execution"]) for former in kept] == kept
     assert gateway.get("/v1/sessions/a/notebook").status == 200
-    assert "Traceback" not in gateway.log.read_text()
+    log = gateway.log.read_text()
+    assert "Traceback" not in log
+    for told in ("The record can't be written for now: ", "The record is written again, after "):
+        assert log.count(told) == 1
+    again = "The gateway takes new work again"
+    until(lambda: again in gateway.log.read_text(), "that work is taken again is not logged")
+    assert gateway.log.read_text().count("The gateway takes no new work: ") == 1
     assert gateway.stop() == 0
 
 

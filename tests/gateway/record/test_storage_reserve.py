@@ -55,9 +55,15 @@ def test_on_a_full_disk_an_execution_is_refused_before_it_runs(disk: Path, reser
     assert (ready.status, ready.json()["missing"]) == (503, ["storage"])
     assert reserved.recorded("a") == before
 
+    def logs(text: str) -> bool:
+        return reserved.log.read_text().count(text) == 1
+
+    where = f"The gateway takes no new work: the record can't be written, or the disk of {disk / 'data'} has"
+    until(lambda: logs(where), "that no new work is taken is not logged")
     ballast.unlink()
     is_ready_again(reserved)
     assert reserved.execute("a", "x")["text"].strip() == "1", "what was refused did not run"
+    until(lambda: logs("The gateway takes new work again"), "that work is taken again is not logged")
 
 
 def test_what_runs_when_the_disk_fills_up_ends_as_usual_and_what_waits_does_not_begin(

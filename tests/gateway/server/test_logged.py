@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.conftest import StartGateway
@@ -46,6 +47,8 @@ def test_a_whole_life_is_logged_without_code_output_variables_and_tokens(start_g
     ended = gateway.execute("s", stuck, timeout=IN_TIME)
     assert ended["cause"] == "cell_timeout"
     assert gateway.execute("s", "import os; os._exit(3)")["cause"] == "kernel_exit"
+    gateway.execute("s", "1")
+    last = gateway.model("s")["kernel_id"]
     assert gateway.delete("/v1/sessions/s?purge=true").status in {202, 204}
     assert gateway.stop() == 0
 
@@ -66,8 +69,8 @@ def test_a_whole_life_is_logged_without_code_output_variables_and_tokens(start_g
     assert all(common.items() <= each.items() for each in deaths)
     [purge] = told(gateway, "A session's record is purged")
     assert common.items() <= purge.items()
-    ends = {(each["session"], each["cause"]) for each in told(gateway, "A session has ended")}
-    assert ("s", "deleted") in ends
+    [end] = [each for each in told(gateway, "A session has ended") if each["session"] == "s"]
+    assert (end["cause"], end["kernel"]) == ("deleted", last)
     requests = [event for event in events(gateway) if event["logger"] == "cellgate.access"]
     refusals = [event for event in requests if "reason" in event]
     reasons = {(event["reason"], event["level"], event.get("principal")) for event in refusals}
@@ -89,4 +92,43 @@ def test_a_flood_of_refusals_does_not_fill_the_log(start_gateway: StartGateway) 
     assert gateway.stop() == 0
     refusals = [event for event in events(gateway) if event.get("reason") == "not_authenticated"]
     assert len(refusals) == 61
-    assert refusals[-1]["event"].startswith("Left out 140 more lines of this kind")
+    assert refusals[-1]["event"].startswith(
+        "Left out 140 more lines of this kind in a minute, the last: GET /v1/sessions 401 "
+    )
+
+
+def test_a_gateways_life_is_told_in_one_line_each(start_gateway: StartGateway, tmp_path: Path) -> None:
+    """What an operator asks of a log after an incident: what started, when it served, and why it stopped."""
+    data, quotas = tmp_path / "data", tmp_path / "quotas.toml"
+    quotas.write_text("[roles.admin]\nsessions = 1\n")
+    options = {"log_json": True, "log_level": "INFO", "quotas": quotas, "max_kernels": 7}
+    gateway = start_gateway(data, **options)
+    begun = [each["event"] for each in events(gateway)]
+    assert begun[0].startswith(f"Cellgate 0.1.0 starts with the data folder {data} and the backend process (")
+    settings = begun[0].partition("; settings: ")[2].split(", ")
+    assert {"max_kernels=7", f"quotas={quotas}", "port=0"} <= set(settings)
+    assert not [each for each in settings if "token" in each or gateway.token in each]
+    assert f"There is no record yet: a new one begins in {data / 'record.sqlite3'}" in begun
+    assert begun[-1] == f"The gateway serves at {gateway.url}"
+
+    # A quota refuses; a client leaves, and its cell goes on.
+    assert gateway.post("/v1/sessions", {"session": "s"}).status == 201
+    assert gateway.post("/v1/sessions", {"session": "another"}).status == 403
+    [refused] = [each for each in events(gateway) if each.get("reason") == "quota_exceeded"]
+    assert (refused["quota"], refused["principal"]) == ("sessions", "default")
+    connection = gateway.connect()
+    headers = {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/sessions/s/execute", json.dumps({"code": "input()"}), headers)
+    until(lambda: gateway.model("s")["state"] == "busy", "the cell does not run")
+    connection.close()
+    left = "A client left; its cell goes on, and its result is kept"
+    [line] = until(lambda: told(gateway, left), "that the client left is not logged")
+    assert (line["session"], bool(line["execution"])) == ("s", True)
+    assert gateway.stop() == 0
+    ended = [each["event"] for each in events(gateway)]
+    because = "The gateway stops because of SIGTERM: it takes no new work, and running cells have 10 s"
+    assert ended.index(because) < ended.index("A session has ended")
+    assert ended[-1] == "The gateway has stopped; the record of all sessions is kept"
+    again = start_gateway(data, **options)
+    # Its log goes on in the same file.
+    assert again.log.read_text().count("There is no record yet") == 1

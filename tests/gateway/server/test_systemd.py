@@ -5,6 +5,7 @@ That bubblewrap works under it was tried by hand; what it can't live with is lef
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import shutil
@@ -106,16 +107,29 @@ def test_it_gets_the_cgroups_that_a_gateway_makes_for_kernels(unit: Path) -> Non
     )
 
 
-def test_its_command_is_one_that_there_is() -> None:
-    found = [
-        shlex.split(line.partition("=")[2])
-        for file in (DEPLOY / UNIT, *(DEPLOY / f"{UNIT}.d").iterdir())
-        for line in file.read_text().splitlines()
-        if line.startswith("ExecStart=/")
-    ]
-    assert len(found) == 2
-    for command, serve, *options in found:
-        assert (command, serve) == (INSTALLED, "serve")
-        app = ServeApp(environment={})
-        app.initialize(options)
-        assert app.data_dir == "/var/lib/cellgate"
+def lines_of(unit: Path, name: str) -> list[str]:
+    """The values of a unit's key, those of its drop-ins last."""
+    files = (unit, *sorted((unit.parent / f"{UNIT}.d").glob("*.conf")))
+    lines = [line.partition("=") for file in files for line in file.read_text().splitlines()]
+    return [value for key, _, value in lines if key == name]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"CELLGATE_LOG_LEVEL": "debug", "CELLGATE_MAX_KERNELS": "5", "CELLGATE_KEEP_KERNELS": "true"}],
+)
+def test_its_command_is_one_that_there_is_and_its_file_sets_any_setting(
+    unit: Path, given: dict[str, str]
+) -> None:
+    """What `EnvironmentFile=` reads counts before `Environment=` (systemd.exec(5))."""
+    (line,) = lines_of(unit, "ExecStart")
+    command, serve, *options = shlex.split(line.replace("/bin/true", INSTALLED))
+    assert (command, serve) == (INSTALLED, "serve")
+    own = dict(pair.split("=", 1) for line in lines_of(unit, "Environment") for pair in shlex.split(line))
+    app = ServeApp(environment=own | given)
+    app.initialize(options)
+    assert (app.data_dir, app.backend, app.log_json) == ("/var/lib/cellgate", unit.parent.name, True)
+    assert app.log_level == (logging.DEBUG if given else logging.INFO)
+    assert app.keep_kernels is bool(given)
+    assert (app.max_kernels == 5) is bool(given)
+    assert int(lines_of(unit, "TimeoutStopSec")[-1]) > app.shutdown_grace + 30

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store.opening import UsersPlace, open_users, reader_of_users
@@ -25,7 +26,7 @@ from tests.pure.record.conftest import journal_at
 @asynccontextmanager
 async def recording(folder: Path) -> AsyncGenerator[tuple[ActRecorder, PrincipalDirectory], None]:
     """What a gateway has of this, between a start and an end."""
-    directory = PrincipalDirectory(reader_of_users(folder), "token")
+    directory = PrincipalDirectory(reader_of_users(folder), Administrator("token"))
     async with journal_at(folder / RECORD) as journal:
         await directory.refresh()
         recorder = ActRecorder(directory, journal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Role
 from cellgate.identity.secrets import (
@@ -16,13 +18,16 @@ from cellgate.identity.secrets import (
     MOST_VALUE,
     SECRET_KEY,
     Secret,
+    SecretKey,
     check_secret_name,
     check_secret_names,
     check_secret_value,
     load_secret_key,
+    replace_secret_key,
+    unreadable,
 )
-from cellgate.identity.store import user_database
-from cellgate.identity.store.opening import open_users, reader_of_users
+from cellgate.identity.store import opening, user_database
+from cellgate.identity.store.opening import open_users, reader_of_users, rekey
 from cellgate_kernels.base.errors import InvalidInput
 from tests.support.commands import cellgate
 
@@ -39,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def directory(folder: Path) -> AsyncGenerator[PrincipalDirectory, None]:
-    made = PrincipalDirectory(reader_of_users(folder), "token")
+    made = PrincipalDirectory(reader_of_users(folder), Administrator("token"))
     await made.refresh()
     yield made
     await made.close()
@@ -262,3 +267,89 @@ def test_who_is_everybody_needs_no_user(tmp_path: Path) -> None:
     done = cellgate("secret", "set", "KEY", "--user", "default", f"--data-dir={folder}", stdin=VALUE)
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / SECRET_KEY).exists()
+
+
+# ---- another key ------------------------------------------------------------------------------------------
+
+
+def boxes(folder: Path) -> list[tuple[bytes, bytes | None]]:
+    with open_users(folder) as store:
+        return [(box.box, box.former) for box in store.secrets()]
+
+
+async def test_another_key_opens_all_values_and_the_former_one_none(
+    folder: Path, directory: PrincipalDirectory
+) -> None:
+    for user, value in (("ada", "first-value"), ("ada", "second-value"), ("bob", VALUE)):
+        put(folder, user, "KEY", value)
+    before, former = boxes(folder), load_secret_key(folder / SECRET_KEY, create=False)
+    assert rekey(folder) == 2
+    await directory.refresh()
+    assert directory.secrets("ada", ["KEY"]) == [Secret("KEY", "second-value", "first-value")]
+    assert directory.secrets("bob", ["KEY"]) == [Secret("KEY", VALUE)]
+    assert not {each for pair in before for each in pair if each} & {e for p in boxes(folder) for e in p if e}
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]  # noqa: PTH208
+    with open_users(folder) as store:
+        assert len(unreadable(former, store.secrets())) == 2
+        assert store.acts(0)[-1].fields["act"] == "secrets_rekeyed"
+
+
+@pytest.mark.parametrize("step", ["rekey_secrets", "second"])
+async def test_an_interrupted_change_of_the_key_loses_nothing_and_is_finished_next_time(
+    folder: Path, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    put(folder, "ada", "KEY", VALUE)
+
+    def fail(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    def fail_second(path: Path, key: SecretKey) -> None:
+        if key.former is None:
+            raise KeyboardInterrupt
+        replace_secret_key(path, key)
+
+    with monkeypatch.context() as patched:
+        if step == "second":
+            patched.setattr(opening, "replace_secret_key", fail_second)
+        else:
+            patched.setattr(user_database.UserDatabase, step, fail)
+        with pytest.raises(KeyboardInterrupt):
+            rekey(folder)
+    assert len((folder / SECRET_KEY).read_bytes()) == 64
+    put(folder, "bob", "KEY", "set-in-between")
+    await directory.refresh()
+    assert directory.secrets("ada", ["KEY"]) == [Secret("KEY", VALUE)]
+    assert rekey(folder) == 2
+    assert len((folder / SECRET_KEY).read_bytes()) == 32
+    await directory.refresh()
+    assert directory.secrets("ada", ["KEY"]) == [Secret("KEY", VALUE)]
+    assert directory.secrets("bob", ["KEY"]) == [Secret("KEY", "set-in-between")]
+
+
+def test_a_secret_that_cannot_be_read_keeps_the_key(folder: Path) -> None:
+    put(folder, "ada", "KEY", VALUE)
+    (folder / SECRET_KEY).unlink()
+    put(folder, "bob", "KEY", VALUE)
+    before, key = boxes(folder), (folder / SECRET_KEY).read_bytes()
+    with pytest.raises(StorageError, match=r"The key stays as it was, .* KEY of ada"):
+        rekey(folder)
+    assert (boxes(folder), (folder / SECRET_KEY).read_bytes()) == (before, key)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--new-key=key", "--new-key is for the key of a cluster: name that by --cluster URL"),
+        (
+            "--cluster=postgresql://nowhere/cellgate",
+            "a cluster's new key needs a file for all its gateways: give it by --new-key FILE",
+        ),
+        (
+            "--user=ada",
+            "--user is an option of cellgate secret set, list and remove, and rekey does not have it",
+        ),
+    ],
+)
+def test_a_file_for_the_new_key_is_for_a_cluster_alone(folder: Path, option: str, said: str) -> None:
+    done = cellgate("secret", "rekey", option, f"--data-dir={folder}")
+    assert (done.returncode, done.stderr) == (2, f"cellgate: {said}\n")

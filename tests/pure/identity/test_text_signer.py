@@ -9,6 +9,7 @@ import pytest
 
 from cellgate.console.sign_ins import CONSOLE, ConsoleGrant, SignIns
 from cellgate.errors import StorageError
+from cellgate.identity.administrator import Administrator
 from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.hub import HubLogin
 from cellgate.identity.jwt import JwtLogin
@@ -73,14 +74,15 @@ def test_what_is_no_login_is_none(value: bytes) -> None:
 
 async def test_another_token_of_the_administrator_ends_what_was_given_for_the_former_one() -> None:
     ledger, users = Ledger(), LOGINS[1:]
+    tokens = [Administrator(token, SecretKey(KEY)) for token in ("former", "now")]
     former, now = (
-        SignIns(lambda _: True, shared=SharedSignIns(KEY, ledger, lambda _: False, mark=mark))
-        for mark in ("former", "now")
+        SignIns(lambda _: True, shared=SharedSignIns(KEY, ledger, lambda _: False, administrator=each))
+        for each in tokens
     )
     secret, ticket = former.sign_in(DEFAULT), former.ticket(DEFAULT)
     assert former.find([secret]) == (secret, DEFAULT)
     assert now.find([secret]) is now.peek(ticket) is await now.redeem(ticket) is None
-    one, two = (DerivedTokens(lambda _: True, key=KEY, mark=mark) for mark in ("former", "now"))
+    one, two = (DerivedTokens(lambda _: True, key=KEY, administrator=each) for each in tokens)
     assert one.login(one.make(DEFAULT, "thing"), "thing") is DEFAULT
     assert two.login(one.make(DEFAULT, "thing"), "thing") is None
     for login in users:

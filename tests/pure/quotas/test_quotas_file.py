@@ -12,11 +12,13 @@ import pytest
 
 from cellgate.quotas import quotas_file
 from cellgate.quotas.quotas import Policy
-from cellgate.quotas.quotas_file import LARGEST_FILE, QuotasFile, read_quotas
+from cellgate.quotas.quotas_file import LARGEST_FILE, QUOTAS_FILE, read_quotas
+from cellgate_kernels.base import watched_file
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.base.watched_file import WatchedFile
 
-LOGGER = "cellgate.quotas.quotas_file"
+LOGGER = "cellgate_kernels.base.watched_file"
 
 
 @pytest.fixture
@@ -32,11 +34,20 @@ def write(path: Path, text: str, *, at: int | None = None) -> None:
         os.utime(path, (at, at))
 
 
+def watched(path: Path, lane: Lane) -> tuple[WatchedFile[Policy], list[Policy]]:
+    """Return what watches the file, and the policies that it has told of."""
+    seen: list[Policy] = []
+
+    async def changed(policy: Policy) -> None:
+        seen.append(policy)
+
+    return WatchedFile(path, QUOTAS_FILE, read_quotas(path), changed, lane), seen
+
+
 async def test_a_changed_file_applies(tmp_path: Path, lane: Lane) -> None:
     path = tmp_path / "q.toml"
     write(path, "[roles.user]\nsessions = 1")
-    seen: list[Policy] = []
-    file = QuotasFile(path, read_quotas(path), seen.append, lane)
+    file, seen = watched(path, lane)
     await file.look()
     assert seen == []
     write(path, "[roles.user]\nsessions = 2")
@@ -48,8 +59,7 @@ async def test_a_changed_file_applies(tmp_path: Path, lane: Lane) -> None:
 async def test_a_change_within_one_tick_of_the_clock_is_seen(tmp_path: Path, lane: Lane) -> None:
     path = tmp_path / "q.toml"
     write(path, "[roles.user]\nsessions = 1", at=1000)
-    seen: list[Policy] = []
-    file = QuotasFile(path, read_quotas(path), seen.append, lane)
+    file, seen = watched(path, lane)
     await file.look()
     # The same size, and the same time; only the time of its last change of any kind could differ.
     write(path, "[roles.user]\nsessions = 2", at=1000)
@@ -63,8 +73,7 @@ async def test_a_bad_file_is_logged_once_and_changes_nothing(
     caplog.set_level(logging.INFO, LOGGER)
     path = tmp_path / "q.toml"
     write(path, "[roles.user]\nsessions = 1")
-    seen: list[Policy] = []
-    file = QuotasFile(path, read_quotas(path), seen.append, lane)
+    file, seen = watched(path, lane)
     for text in ("[roles.user]\nsessions = 0", "[roles.user]\nsesions = 1"):
         write(path, text)
         for _ in range(3):
@@ -73,7 +82,9 @@ async def test_a_bad_file_is_logged_once_and_changes_nothing(
     for _ in range(3):
         await file.look()
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert [record.getMessage().split(": ")[0] for record in warnings] == ["The quotas stay as they were"] * 3
+    assert [record.getMessage().split(": ")[0] for record in warnings] == [
+        "The gateway keeps the former quotas"
+    ] * 3
     assert "sessions must be a whole number" in warnings[0].getMessage()
     assert "did you mean sessions?" in warnings[1].getMessage()
     assert "can't be read: No such file" in warnings[2].getMessage()
@@ -81,7 +92,7 @@ async def test_a_bad_file_is_logged_once_and_changes_nothing(
     write(path, "[roles.user]\nsessions = 1")
     await file.look()
     assert seen == []
-    assert caplog.records[-1].getMessage() == f"The quotas of {path} are as before"
+    assert caplog.records[-1].getMessage() == f"The gateway found the former quotas in {path} again"
 
 
 async def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can(
@@ -90,8 +101,7 @@ async def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can(
     """It has changed long before, and does not change again."""
     path = tmp_path / "q.toml"
     write(path, "[roles.user]\nsessions = 1")
-    seen: list[Policy] = []
-    file = QuotasFile(path, read_quotas(path), seen.append, lane)
+    file, seen = watched(path, lane)
     write(path, "[roles.user]\nsessions = 2")
 
     def refuse(_path: Path, _most: int) -> bytes:
@@ -99,7 +109,7 @@ async def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can(
 
     with monkeypatch.context() as patched:
         patched.setattr(quotas_file, "read_regular", refuse)
-        patched.setattr(quotas_file, "SETTLED_SECONDS", -1.0)
+        patched.setattr(watched_file, "SETTLED_SECONDS", -1.0)
         for _ in range(3):
             await file.look()
     assert seen == []
@@ -111,7 +121,7 @@ async def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can(
 async def test_a_watched_file_is_looked_at(tmp_path: Path, lane: Lane) -> None:
     path = tmp_path / "q.toml"
     write(path, "")
-    file = QuotasFile(path, read_quotas(path), lambda _: None, lane)
+    file, _ = watched(path, lane)
     file.start()
     await file.close()
 

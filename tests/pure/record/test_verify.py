@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -22,7 +23,15 @@ from cellgate.errors import StorageError
 from cellgate.record.export.bundle import COMMENT, MANIFEST
 from cellgate.record.export.session_export import Exports, Parts
 from cellgate.record.findings import Finding
-from cellgate.record.keys import KEY_FILE, SigningKey, load_key, make_key
+from cellgate.record.keys import (
+    FORMER_FILE,
+    KEY_FILE,
+    SigningKey,
+    former_keys,
+    load_key,
+    make_key,
+    replace_key,
+)
 from cellgate.record.seal import cell_digest, make_seal
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
@@ -523,7 +532,7 @@ def test_a_key_is_its_owners_and_made_once(tmp_path: Path) -> None:
     loaded = load_key(tmp_path)
     assert loaded is not None
     assert (loaded.public, len(made.public)) == (made.public, 64)
-    with pytest.raises(StorageError, match="exists"):
+    with pytest.raises(StorageError, match="exists; --rotate replaces it"):
         make_key(tmp_path)
     file.chmod(0o640)
     with pytest.raises(StorageError, match="can be read by other users"):
@@ -532,3 +541,30 @@ def test_a_key_is_its_owners_and_made_once(tmp_path: Path) -> None:
     file.write_text("no key")
     with pytest.raises(StorageError, match="no Ed25519 key"):
         load_key(tmp_path)
+
+
+def test_a_replaced_key_is_listed_and_an_interrupted_replacement_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_key(tmp_path)
+    assert former_keys(tmp_path, first) == []
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", fail)
+        with pytest.raises(StorageError, match="can't be replaced: No space left"):
+            replace_key(tmp_path, first)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FORMER_FILE, KEY_FILE]
+    assert former_keys(tmp_path, first) == []
+    second = replace_key(tmp_path, first)
+    third = replace_key(tmp_path, second)
+    loaded = load_key(tmp_path)
+    assert loaded is not None
+    assert loaded.public == third.public
+    assert [each.public for each in former_keys(tmp_path, third)] == [second.public, first.public]
+    for content in ("no key 2026-01-01T00:00:00Z\n", f"{first.public}\n", "x" * 70_000):
+        (tmp_path / FORMER_FILE).write_text(content)
+        with pytest.raises(StorageError, match="is not the list of former signing keys"):
+            former_keys(tmp_path, third)

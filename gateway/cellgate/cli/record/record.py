@@ -86,8 +86,9 @@ class RecordApp(BaseApp):
         With `--record URL`, or CELLGATE_RECORD, `stats` and `trail` are those of the database.
 
         `key` prints the public half of the key that signs exports; give it to those who check them with
-        `cellgate verify --key`. `key --create` makes one first; a running gateway signs from its next start
-        on.
+        `cellgate verify --key`. `key --create` makes one first, `key --rotate` replaces it by a new one; a
+        running gateway signs with it from its next start on. The public halves of former keys are listed
+        below, each with the time of its replacement: what they signed stays valid, so keep giving them too.
     """
     examples = """
         cellgate record stats
@@ -95,6 +96,7 @@ class RecordApp(BaseApp):
         cellgate record clock --trust
         cellgate record compact
         cellgate record key --create
+        cellgate record key --rotate
         cellgate record backup /backups/record-monday.sqlite3
         cellgate record backup /backups --keep 14
         cellgate record restore /backups/record-monday.sqlite3 --force
@@ -111,6 +113,7 @@ class RecordApp(BaseApp):
             "json": "trail",
             "trust": "clock",
             "create": "key",
+            "rotate": "key",
             "back": "migrate",
             "principal": "purge",
             "yes": "purge",
@@ -126,6 +129,9 @@ class RecordApp(BaseApp):
     json = Bool(False, help="Print JSON.").tag(config=True)
     trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
+    rotate = Bool(False, help="Replace the key by a new one; the former public half stays listed.").tag(
+        config=True
+    )
     record = Unicode(help="The database of PostgreSQL that the record is in, or is moved to.").tag(
         config=True, metavar="URL", not_empty=True
     )
@@ -144,7 +150,15 @@ class RecordApp(BaseApp):
         **BaseApp.aliases,
     }
     flags = switches(
-        "RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway, back=back, yes=yes
+        "RecordApp",
+        create=create,
+        rotate=rotate,
+        trust=trust,
+        json=json,
+        force=force,
+        anyway=anyway,
+        back=back,
+        yes=yes,
     )
 
     def start(self) -> NoReturn:
@@ -376,12 +390,19 @@ class RecordApp(BaseApp):
         sys.stdout.write(f"{changed:,} rows changed; the file had {before:,} bytes and has {after:,}\n")
 
     def _key(self) -> None:
-        from cellgate.record.keys import load_key, make_key  # noqa: PLC0415
+        from cellgate.record.keys import former_keys, load_key, make_key, replace_key  # noqa: PLC0415
 
+        if self.create and self.rotate:
+            raise UsageError("--create makes the first key, --rotate replaces it: not both")
         key = make_key(self.data_path) if self.create else load_key(self.data_path)
         if key is None:
             raise UsageError(f"{self.data_path} has no signing key; make one with --create")
+        if self.rotate:
+            key = replace_key(self.data_path, key)
+            sys.stderr.write("A gateway that runs signs with the new key from its next start on.\n")
         sys.stdout.write(key.public + "\n")
+        for former in former_keys(self.data_path, key):
+            sys.stdout.write(f"{former.public}  until {former.until}\n")
 
 
 def _leave(number: int, frame: object) -> NoReturn:

@@ -26,6 +26,12 @@ class GivenSettings:
         "each start, in gateway.json in the data folder. Users have theirs.",
         metavar="TOKEN",
     )
+    token_file: str = option(
+        "",
+        "The file with that token, which is read again when it changes: the former token is then refused, and"
+        " its connections and sign-ins end.",
+        metavar="FILE",
+    )
     no_auth: bool = option(False, "Ask for no token; on loopback addresses only.")
     backend: str = option(
         "auto",

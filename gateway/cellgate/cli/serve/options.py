@@ -15,6 +15,7 @@ from traitlets import Bool, Enum, Float, HasTraits, Integer, List, TraitType, Un
 from cellgate.cli.setting_checks import Size
 from cellgate_kernels.base.options import Option, Unit, options_of
 from cellgate_kernels.base.resources import parse_size, size_in_units
+from cellgate_kernels.specs.addresses import without_secrets
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -83,6 +84,18 @@ def read(kind: type[T], app: HasTraits, **given: object) -> T:
 def is_given(app: HasTraits, name: str) -> bool:
     """Return whether a setting is another than by default."""
     return bool(getattr(app, name) != app.traits()[name].default(app))
+
+
+def told(app: HasTraits, *hidden: str) -> str:
+    """Return, for a log, the settings that are not as by default, without `hidden` and secrets in URLs."""
+    own = [name for name, trait in app.traits(config=True).items() if _is_ours(trait)]
+    given = [name for name in sorted(own) if name not in hidden and is_given(app, name)]
+    return without_secrets(", ".join(f"{name}={getattr(app, name)}" for name in given)) or "none"
+
+
+def _is_ours(trait: TraitType[Any, Any]) -> bool:
+    """Return whether a setting is of a command's own, and not of traitlets' Application."""
+    return str(trait.this_class.__module__).startswith("cellgate.")
 
 
 def _value(option: Option, app: HasTraits) -> Any:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from cellgate.cli.base import UsageError, absolute, users_folder
 from cellgate.cli.serve.given_settings import GivenSettings
 from cellgate.cli.serve.identity_options import IdentityOptions
-from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, traits_of
+from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, told, traits_of
 from cellgate.cli.serve.package_options import PackageOptions
 from cellgate.cli.serve.removed import REMOVED
 from cellgate.cli.serve.sizing import kernels_for, too_many
@@ -79,6 +79,7 @@ class ServeApp(IdentityOptions, PackageOptions):
     """
 
     removed = REMOVED
+    each_by_variable = True
     vars().update(
         traits_of(
             *(GivenSettings, FrontSettings, ListenerSettings, StorageSettings, RetentionSettings),
@@ -90,7 +91,18 @@ class ServeApp(IdentityOptions, PackageOptions):
     aliases = {  # noqa: RUF012 - in the order of the help
         **aliases_of(
             "ServeApp",
-            *("ip", "port", "ports_port", "ports_url", "token", "backend", "image", "runtime", "docker_url"),
+            *(
+                "ip",
+                "port",
+                "ports_port",
+                "ports_url",
+                "token",
+                "token_file",
+                "backend",
+                "image",
+                "runtime",
+                "docker_url",
+            ),
             *("allowed_hosts", "allowed_origins", "tls_cert", "tls_key", "trusted_proxies", "base_url"),
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
@@ -173,18 +185,20 @@ class ServeApp(IdentityOptions, PackageOptions):
 
         backend = await self._choose_backend()
         token = self._token()
-        stop = asyncio.Event()
+        stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, _stop, stop, number.name)
         try:
             settings = self._settings(backend, token)
         except InvalidInput as error:
             raise self._in_options(error) from error
+        self._log_start(backend)
         async with running(settings) as gateway:
+            logger.info("The gateway serves at %s", gateway.url)
             telling = Supervisor()
             telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
-            own_token = token is not None and token == self.given.token
+            own_token = token is not None and bool(self.given.token or self.given.token_file)
             cluster = settings.cluster
             record = settings.storage.record if cluster is None else cluster.address
             advertised = "" if cluster is None else cluster.advertise
@@ -192,15 +206,29 @@ class ServeApp(IdentityOptions, PackageOptions):
                 self.version, self.data_path, token, own_token, settings.front.e2b_debug, record, advertised
             )
             _say(message.text(gateway, backend))
-            lost = await _until(stop, gateway.lost)
+            why, lost = await _until(stop, gateway.lost)
             await telling.cancel()
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
             leave_on_next_signal(gateway.abandon)
             grace = settings.kernels.shutdown_grace
+            logger.log(
+                logging.WARNING if lost else logging.INFO,
+                "The gateway stops because of %s: it takes no new work, and running cells have %g s",
+                *(why, grace),
+            )
             _say(f"Stopping: running cells have {grace:g} s. Press Ctrl-C again to leave now.")
+        logger.info("The gateway has stopped; the record of all sessions is kept")
         _say(f"Stopped. The record of all sessions is kept.{f' {lost}.' if lost else ''}")
         return 1 if lost else 0
+
+    def _log_start(self, backend: Backend) -> None:
+        """Log what starts: the version, the data folder, kernels' walls, and settings that were changed."""
+        where = ("data_dir", "backend", "token")
+        logger.info(
+            "Cellgate %s starts with the data folder %s and the backend %s (%s); settings: %s",
+            *(self.version, self.data_path, backend.name, backend.isolation, told(self, *where)),
+        )
 
     async def _choose_backend(self) -> Backend:
         """Return the backend of the settings. Raises BackendUnavailable or UsageError."""
@@ -230,15 +258,18 @@ class ServeApp(IdentityOptions, PackageOptions):
             )
 
     def _token(self) -> str | None:
-        if self.given.no_auth:
+        from cellgate.identity.administrator import check_own_token, read_own_token  # noqa: PLC0415
+
+        given = self.given
+        if given.token_file and (given.token or given.no_auth):
+            other = "--no-auth" if given.no_auth else "--token, or CELLGATE_TOKEN"
+            raise UsageError(f"--token-file, or {other}: not both")
+        if given.no_auth:
             self._refuse_exposed("serve without a token", allowed=False)
             return None
-        token = self.given.token
-        # All that clients can send, in every form: with a space our own commands refuse it.
-        fits = token.isascii() and token.isprintable() and " " not in token
-        if token and (len(token) < 8 or not fits):
-            raise UsageError("the token must have at least 8 printable ASCII characters, and no spaces")
-        return token or secrets.token_urlsafe(24)
+        if given.token_file:
+            return read_own_token(absolute(given.token_file))
+        return check_own_token(given.token) if given.token else secrets.token_urlsafe(24)
 
     def _settings(self, backend: Backend, token: str | None) -> GatewaySettings:
         """Make all settings. Raises InvalidInput."""
@@ -257,6 +288,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             people=PeopleSettings(
                 token=token,
                 quotas=self._quotas(),
+                token_file=absolute(self.given.token_file) if self.given.token_file else None,
                 oidc=self.oidc_settings(),
                 librechat_key=self.librechat_file(front.doors),
                 hub=self.hub_settings(),
@@ -456,12 +488,17 @@ def _level(level: int | str) -> int:
     return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
 
 
-async def _until(stop: asyncio.Event, lost: asyncio.Future[str] | None) -> str:
-    """Return at a signal, or with the reason once the gateway has no place any more."""
+def _stop(stop: asyncio.Future[str], why: str) -> None:
+    if not stop.done():
+        stop.set_result(why)
+
+
+async def _until(stop: asyncio.Future[str], lost: asyncio.Future[str] | None) -> tuple[str, str]:
+    """Return why to stop, a signal's name or a reason, and that reason once the gateway has no place."""
     if lost is not None:
-        lost.add_done_callback(lambda _: stop.set())
-    await stop.wait()
-    return lost.result() if lost is not None and lost.done() else ""
+        lost.add_done_callback(lambda done: None if done.cancelled() else _stop(stop, done.result()))
+    why = await stop
+    return why, lost.result() if lost is not None and lost.done() else ""
 
 
 async def _tell_left_out(log: PacedHandler) -> float:

@@ -20,7 +20,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.routes import Route, pattern
 from cellgate.http.services import Services
 from cellgate.identity.addresses import is_loopback
-from cellgate.identity.principal import DEFAULT, Login
+from cellgate.identity.principal import Login
 from cellgate.wire.models import LimitsBody
 from cellgate_kernels.base.errors import CellgateError
 
@@ -66,7 +66,7 @@ class DebugHandler(E2bHandler):
             raise Forbidden("Only names of this machine are taken where no token is asked for", cause="host")
         if authentication.is_shared:
             raise Forbidden("This gateway has users, so a token is needed: E2B_DEBUG sends none")
-        return DEFAULT
+        return authentication.directory.administrator.login
 
     async def _make_sandbox(self) -> None:
         """Make the sandbox, unless it is there. It ends when it has been idle for as long as others live."""

@@ -51,6 +51,7 @@ class TlsFiles:
 class _Loaded:
     context: ssl.SSLContext
     leaf: str
+    expires: float
 
 
 class Certificate:
@@ -79,6 +80,11 @@ class Certificate:
     def leaf(self) -> str:
         """The certificate itself, as PEM, without its signers'."""
         return self._loaded.leaf
+
+    @property
+    def expires(self) -> float:
+        """The certificate's end, in seconds since the epoch; 0 if its form does not tell."""
+        return self._loaded.expires
 
     def start(self, renewed: Callable[[], Awaitable[object]], *, pause: float = LOOK_SECONDS) -> None:
         """Look at the files every `pause` seconds; `renewed` is called after each change."""
@@ -152,7 +158,18 @@ def _load(files: TlsFiles) -> _Loaded:
         ) from error
     if files.clients is not None:
         _ask_clients(context, files.clients)
-    return _Loaded(context, leaf[0])
+    return _Loaded(context, leaf[0], _end_of(leaf[0]))
+
+
+def _end_of(leaf: str) -> float:
+    """Return when a certificate ends, in seconds since the epoch; 0 for OpenSSL's own "trusted" form."""
+    # Imported late: it takes 7 MB of memory, and most gateways have no certificate.
+    from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415
+
+    try:
+        return load_pem_x509_certificate(leaf.encode()).not_valid_after_utc.timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _ask_clients(context: ssl.SSLContext, signers: Path) -> None:

@@ -124,9 +124,16 @@ class ExecutionAnswers(StreamingHandler):
             await self.stream(session.log.follow_execution(run.id, run.record.first_seq - 1), form)
 
     def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
-        """Stop the cell when its client leaves, if the request asks for it."""
+        """Stop the cell when its client leaves, if the request asks for it; else log that it goes on."""
         if body.on_disconnect == "interrupt":
             self.stop_when_gone(session, run)
+        else:
+            self._gone.add_done_callback(lambda _: self._left(session, run))
+
+    @staticmethod
+    def _left(session: Session, run: ExecutionRun) -> None:
+        if run.end.event is None:
+            session.report("A client left; its cell goes on, and its result is kept", execution=run.id)
 
     def stop_when_gone(self, session: Session, run: ExecutionRun) -> None:
         """Stop the cell when its client leaves."""

@@ -156,6 +156,13 @@ class UserStore(Protocol):
     def remove_secret(self, user: str, name: str) -> None:
         """Remove a user's secret with all its values. Raises NotFound."""
 
+    def rekey_secrets(self, key: SecretKey) -> int:
+        """Encrypt all secrets anew with a key that still opens them; return how many there are.
+
+        All or none. A former value that can't be read stays as it is. Raises StorageError, which names the
+        secrets whose values can't be read.
+        """
+
     def close(self) -> None:
         """Close it; may be repeated."""
 

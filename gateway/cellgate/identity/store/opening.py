@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cellgate.errors import StorageError
-from cellgate.identity.secrets import SECRET_KEY, SecretKey, load_secret_key
+from cellgate.identity.secrets import (
+    SECRET_KEY,
+    SecretKey,
+    load_secret_key,
+    replace_secret_key,
+    unreadable,
+    what_to_do,
+)
 from cellgate.identity.store.interface import SignInLedger, UserReader, UserStore
 from cellgate.identity.store.user_file import PRINCIPALS, UserFile, UserFileReader
 from cellgate.record.store.opening import record_address
@@ -93,6 +100,42 @@ def secret_key(place: UsersPlace) -> SecretKey:
 
     with closing(UserTables(address, create=True)) as tables:
         return _checked_key(place, tables, create=True)
+
+
+def rekey(data_dir: Path) -> int:
+    """Replace the key of a data folder's secrets, and encrypt them anew; return how many there are.
+
+    At each moment the file has the keys that open them all, also for a gateway that serves: first the new one
+    beside the former, then the new one alone. A replacement that was interrupted is finished instead. Raises
+    NotFound without users or secrets, and StorageError, at once if there are secrets that can't be read.
+    """
+    path = data_dir / SECRET_KEY
+    with open_users(data_dir) as store:
+        present = load_secret_key(path, create=False)
+        if lost := unreadable(present, store.secrets()):
+            raise StorageError(f"The key stays as it was, because secrets can't be read: {what_to_do(lost)}")
+        key = SecretKey.new().after(present) if present.former is None else present
+        replace_secret_key(path, key)
+        number = store.rekey_secrets(key)
+        replace_secret_key(path, key.alone)
+    return number
+
+
+def rekey_cluster(place: UsersPlace, new: Path) -> int:
+    """Encrypt a cluster's secrets anew with the key in the file `new`, made if missing; return their number.
+
+    From then on gateways need that key, so none may be running. Raises NotFound without users or a key, and
+    StorageError.
+    """
+    address = record_address(place.cluster, OPTION)
+    from cellgate.identity.store.user_tables import UserTables  # noqa: PLC0415 - an extra
+
+    with closing(UserTables(address, create=False)) as tables:
+        present = _checked_key(place, tables, create=False)
+        if lost := unreadable(present, tables.secrets()):
+            raise StorageError(f"The key stays as it was, because secrets can't be read: {what_to_do(lost)}")
+        key = load_secret_key(new, create=True, mounted=True)
+        return tables.rekey_secrets(key.after(present))
 
 
 def _checked_key(place: UsersPlace, tables: UserTables, *, create: bool) -> SecretKey:

@@ -17,7 +17,7 @@ import msgspec
 
 from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.secrets import MOST_SECRETS, Box
+from cellgate.identity.secrets import MOST_SECRETS, Box, SecretKey, open_boxes
 from cellgate.identity.store import user_statements as statements
 from cellgate.identity.store.interface import MOST_TOKENS, ONESELF, RESERVED, Act, Token, User, UserStore
 from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
@@ -196,6 +196,21 @@ class UserDatabase(UserStore):
                     f" cellgate secret remove NAME --user {user} makes room"
                 )
             self._write(statements.SET_SECRET, user, name, box, self._clock())
+
+    def rekey_secrets(self, key: SecretKey) -> int:
+        with self._change("secrets_rekeyed"):
+            boxes = self.secrets()
+            for box, secret in zip(boxes, open_boxes(key, boxes), strict=True):
+                new = key.seal(box.user, box.name, secret.value)
+                former = box.former
+                if secret.former is not None:
+                    former = key.seal(box.user, box.name, secret.former)
+                self._write(statements.REKEY_SECRET, new, former, box.user, box.name)
+            self._note_key(key)
+        return len(boxes)
+
+    def _note_key(self, key: SecretKey) -> None:
+        """Note which key secrets are encrypted with from now on, if the store keeps that."""
 
     def remove_secret(self, user: str, name: str) -> None:
         with self._change("secret_removed", user=user, secret=name):

@@ -184,11 +184,15 @@ class UserFileReader(UserReader):
         return found.st_ino, found.st_ctime_ns
 
     def _everybody(self, file: UserFile) -> Everybody:
-        users, tokens, secrets, key = file.users(), file.tokens(), file.secrets(), None
-        if secrets:
+        users, tokens, key = file.users(), file.tokens(), None
+        while True:
+            state, secrets = self._state_of_key(), file.secrets()
             try:
-                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False)
+                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False) if secrets else None
             except StorageError as error:
                 # Everything but sessions with secrets goes on.
                 logger.error("%s", error.message)
+            # While the key is being replaced, secrets and key must be of one moment.
+            if state == self._state_of_key():
+                break
         return Everybody(users, tokens, secrets, key)

@@ -41,6 +41,7 @@ SECRETS_OF_USER: Final = f'{_SECRETS} WHERE "user" = ? ORDER BY name'
 COUNT_OTHER_SECRETS: Final = 'SELECT count(*) FROM secrets WHERE "user" = ? AND name <> ?'
 SET_SECRET: Final = """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT ("user", name) DO UPDATE
     SET former = secrets.box, box = excluded.box, set_at = excluded.set_at"""  # noqa: S105
+REKEY_SECRET: Final = 'UPDATE secrets SET box = ?, former = ? WHERE "user" = ? AND name = ?'  # noqa: S105
 REMOVE_SECRET: Final = 'DELETE FROM secrets WHERE "user" = ? AND name = ?'  # noqa: S105
 
 ADD_ACT: Final = "INSERT INTO acts (at, body) VALUES (?, ?)"
@@ -99,6 +100,7 @@ IS_EMPTY: Final = """SELECT NOT EXISTS (SELECT FROM users) AND NOT EXISTS (SELEC
 
 KEY_MARK: Final = "SELECT key_mark FROM about"
 MARK_KEY: Final = "UPDATE about SET key_mark = %s WHERE key_mark IS NULL"
+REPLACE_MARK: Final = "UPDATE about SET key_mark = ?"
 
 USE_TICKET: Final = """WITH old AS (DELETE FROM used_tickets WHERE until < %(now)s - 3600)
     INSERT INTO used_tickets VALUES (%(digest)s, %(until)s) ON CONFLICT DO NOTHING RETURNING true"""

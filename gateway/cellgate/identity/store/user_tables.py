@@ -185,6 +185,9 @@ class UserTables(UserDatabase):
                 " all of them a copy of one file, by --cluster-key FILE"
             )
 
+    def _note_key(self, key: SecretKey) -> None:
+        self._write(statements.REPLACE_MARK, key.mark)
+
     def move_in(self, file: UserFile) -> int:
         """Copy all of a file's users, tokens, secrets and acts into tables that have none; return the users.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -404,6 +405,7 @@ class Failures:
         self.failure: StorageError | None = None
         self.broken: StorageError | None = None
         self.count = 0
+        self._failed_at = 0.0
         self.fenced: Callable[[int], None] = lambda _: None
         """Called with the id of each session that another gateway has claimed, or whose events are gone."""
         self._room = room
@@ -462,9 +464,17 @@ class Failures:
         """Fail all waiters, because a group could not be written for now."""
         self.count += 1
         if self.failure is None:
+            self._failed_at = time.monotonic()
             logger.error("The record can't be written for now: %s", error)
         self.failure = error
         self._room.backlog.settle(error)
+
+    def recovered(self) -> None:
+        """Note that a group was written."""
+        if self.failure is not None and self.broken is None:
+            seconds = time.monotonic() - self._failed_at
+            logger.warning("The record is written again, after %.0f s", seconds)
+        self.failure = self.broken
 
     def stop(self, why: StorageError) -> None:
         """Refuse all writes from now on: the journal is closed, or it can't go on."""

@@ -36,6 +36,7 @@ class Beginnings:
 def bring_up(db: Connection) -> Beginnings:
     """Make missing tables, and read the record's state. Raises StorageError for another schema."""
     if not SCHEMA.is_made(db):
+        logger.info("There is no record yet: a new one begins in the database")
         SCHEMA.make(db)
     SCHEMA.check(db)
     _add_index(db)

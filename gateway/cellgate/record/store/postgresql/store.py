@@ -153,7 +153,7 @@ class CommitWriter:
         finally:
             self._landed.set()
         self._tries_again = False
-        self._failures.failure = self._failures.broken
+        self._failures.recovered()
         claims = self._claims.epochs_of(refused)
         for session_id, why in refused.items():
             may_go_on = why in ENDED_HERE

@@ -178,7 +178,7 @@ class GroupWriter:
         except StorageError as error:
             self._failed(error)
         else:
-            self._failures.failure = self._failures.broken
+            self._failures.recovered()
             self._in_tables = backlog.writing.number
             for session_id, why in refused.items():
                 self._failures.refuse(session_id, f"the record refused its rows ({why})")

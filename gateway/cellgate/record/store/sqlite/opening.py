@@ -6,6 +6,7 @@ the version that wrote the log can still be started. The SQL is in ``schema`` an
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from cellgate.record.store.sqlite.migrations import create, version_of
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.transactions import transaction
 from cellgate_kernels.base.errors import in_brief
+
+logger = logging.getLogger(__name__)
 
 WAL_PAGES = 4000
 WAL_BYTES = 64 * 1024 * 1024
@@ -109,6 +112,7 @@ def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
         return
     with transaction(db):
         if empty:
+            logger.info("There is no record yet: a new one begins in %s", path)
             create(db)
         if waits:
             salvage.take_in(db, path, found, expected=seed is not None)
