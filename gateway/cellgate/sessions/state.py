@@ -127,20 +127,25 @@ class SessionRecord:
         self.idle_since = self._time()
 
     @property
+    def age(self) -> float:
+        """The seconds since the session was opened in this gateway."""
+        return self._time() - self.started
+
+    @property
     def seconds_left(self) -> float:
         """The seconds of life that are left."""
-        return self.limits.lifetime - (self._time() - self.started)
+        return self.limits.lifetime - self.age
 
     def let_live(self, seconds: float, most: float) -> None:
         """Set the remaining life to `seconds`, however idle; at most `most` in all. Raises InvalidInput."""
-        lifetime = check_seconds(seconds, "timeout") + self._time() - self.started
+        lifetime = check_seconds(seconds, "timeout") + self.age
         if lifetime > most:
             raise InvalidInput(f"With this timeout it lives {lifetime:.0f} s, and {most:.0f} are the most")
         self._live(lifetime)
 
     def let_live_longer(self, seconds: float, most: float) -> None:
         """Extend the life by `let_live`: never below the present one, and no further than allowed."""
-        lifetime = min(seconds + self._time() - self.started, most)
+        lifetime = min(seconds + self.age, most)
         if lifetime > self.limits.lifetime:
             self._live(lifetime)
 

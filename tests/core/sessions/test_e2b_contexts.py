@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.doors.e2b.base import key_of
+from cellgate.doors.e2b.base import key_of, whole_or_deleted
 from cellgate.doors.e2b.contexts import recover_contexts
+from cellgate.errors import QueueFull
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
@@ -76,6 +77,20 @@ def test_a_context_whose_sandbox_is_gone_ends(world: Left) -> None:
     world.pass_time(1)
     assert world.live(context.row.key) is None
     assert world.live(other.row.key) is other
+
+
+def test_a_context_that_can_not_be_made_whole_is_deleted(world: Left) -> None:
+    sandbox, context = world.sandbox(), world.context("a")
+
+    async def fail() -> None:
+        async with whole_or_deleted(world.manager, context):
+            raise QueueFull("no program more", retry_after=1)
+
+    with pytest.raises(QueueFull):
+        world.run(fail())
+    assert world.live(context.row.key) is None
+    assert context.is_deleted
+    assert world.live(sandbox.row.key) is sandbox
 
 
 def test_who_only_says_so_is_no_context(world: Left) -> None:

@@ -299,6 +299,18 @@ def test_forks_that_can_not_be_are_refused(own: Sandbox) -> None:
     assert control(own.gateway, "POST", "sandboxes/nothing/fork", {}).status_code == 404
 
 
+def test_forks_live_no_longer_than_there_may_be(sandbox: None, start_gateway: StartGateway) -> None:
+    gateway = start_gateway(backend="sandbox", doors="e2b", max_lifetime=300.0, docker_url=NO_ENGINE)
+    own = make(gateway)
+    refused = own.control("POST", "/fork", {"count": 2, "timeout": 301})
+    assert refused.status_code == 400
+    assert "300" in refused.json()["message"]
+    assert len(gateway.get("/v1/sessions").json()["sessions"]) == 1, "a fork that nobody knows"
+    for asked in ({}, {"timeout": 300}):
+        (made,) = fork(own, **asked)
+        assert gateway.model(made.session)["limits"]["lifetime"] == pytest.approx(300, abs=1e-3)
+
+
 def test_a_sandbox_has_the_network_that_its_owner_may_have(
     sandbox: None, start_gateway: StartGateway, tmp_path: Path
 ) -> None:
@@ -761,6 +773,16 @@ def test_files_outside_of_the_home_folder_are_written_and_read(own: Sandbox) -> 
     several = write(own, {"/tmp/b": b"b", "c": b"c"})
     assert [each["path"] for each in several.json()] == ["/tmp/b", "/home/user/c"]
     assert command(own, "cat /tmp/b c; ls -A").output("stdout") == "bcc\n"
+
+
+def test_nothing_hidden_stays_of_uploads_that_fail(own: Sandbox) -> None:
+    own.run("open('a', 'w').close()")
+    # The first can't be moved to its place; of the other two, only one can be put into the workspace.
+    for files in ({"/proc/x": b"1", "/tmp/y": b"2", "/tmp/z": b"3"}, {"/tmp/x": b"1", "a/b": b"2"}):
+        assert write(own, files).status_code == 400
+        assert own.run("import os; os.listdir()").text == "['a']"
+    assert read(own, "/proc/x").status_code == 404
+    assert own.run("import os; os.listdir()").text == "['a']"
 
 
 def test_bad_uploads_are_refused(own: Sandbox) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -22,8 +24,10 @@ from cellgate.http.message import encode
 from cellgate.http.services import Services
 from cellgate.identity.addresses import is_loopback
 from cellgate.identity.principal import Ask, Login
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
 
 DOOR: Final = "e2b"
 PORTS: Final = frozenset({"", "49999", "49983"})
@@ -133,6 +137,19 @@ def key_of(principal: str, sandbox: str, prefix: str = "") -> str:
     """Return the same, of a principal by name. `prefix`: what the keys of its token begin with."""
     told = hashlib.sha256(f"{principal}\0{sandbox}".encode()).hexdigest()
     return f"{prefix}{DOOR}-{told[:KEY_DIGITS]}"
+
+
+@asynccontextmanager
+async def whole_or_deleted(manager: SessionRegistry, session: Session) -> AsyncGenerator[None]:
+    """Delete a new session if what has to follow its opening fails: its client has no name for it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(NotFound):
+            await Supervisor().complete(
+                manager.delete(session.account.name, session.row.key), "delete half of a sandbox"
+            )
+        raise
 
 
 def find(services: Services, login: Login, sandbox: str) -> Session | None:

@@ -24,6 +24,7 @@ from cellgate.doors.e2b.base import (
     parse_program_path,
     program_path,
     session_key,
+    whole_or_deleted,
 )
 from cellgate.errors import NotFound
 from cellgate.http.operation import requires
@@ -124,6 +125,14 @@ def context_key(login: Login, identifier: str, context: str) -> str:
     return session_key(login, f"{identifier}/{context}")
 
 
+async def _check_there(session: Session, path: str) -> None:
+    """Check a folder outside the workspace by a program that starts there. Raises InvalidInput."""
+    try:
+        await session.start_process(ProcessRequest(("true",), cwd=path))
+    except InvalidInput as error:
+        raise InvalidInput(f"cwd: {path[:200]!r} is no folder that a kernel can begin in") from error
+
+
 def _context_of(session: Session) -> CodeContext:
     """Return the context that a session is, as its metadata says."""
     told = session.row.metadata or {}
@@ -158,7 +167,10 @@ class ContextMaker(SandboxHandler):
             return await self.make_context(language, "", is_default=True)
 
     async def make_context(self, language: Language, path: str, *, is_default: bool = False) -> CodeContext:
-        """Make a context that begins in the folder `path`, as `parse_program_path` returns it."""
+        """Make a context that begins in the folder `path`, as `parse_program_path` returns it.
+
+        Raises InvalidInput if it is outside the workspace and no kernel can begin there.
+        """
         sandbox = self.session()
         services, manager = self.services, self.services.sessions.manager
         identifier = secrets.token_hex(ID_BYTES)
@@ -183,8 +195,11 @@ class ContextMaker(SandboxHandler):
         )
         session, _ = await manager.get_or_create(self.owner, wanted)
         context = CodeContext(identifier, language, program_path(path), session, is_default)
-        _join(manager, services.sessions.sandboxes, sandbox, context)
-        await session.log.commit()
+        async with whole_or_deleted(manager, session):
+            if path.startswith("/"):
+                await _check_there(session, path)
+            _join(manager, services.sessions.sandboxes, sandbox, context)
+            await session.log.commit()
         return context
 
 
@@ -209,18 +224,7 @@ class ContextsHandler(ContextMaker):
             parts, files = parse_home_path(path), self.services.sessions.files
             if not (await files.look(self.owner, sandbox.row.key, parts)).is_folder:
                 raise InvalidInput(f"cwd: {program_path(path)[:200]!r} is no folder")
-        context = await self.make_context(language, path)
-        if path.startswith("/"):
-            await self._check_there(context, path)
-        self.answer(context.told())
-
-    async def _check_there(self, context: CodeContext, path: str) -> None:
-        """Check a folder outside the workspace by a program that starts there. Raises InvalidInput."""
-        try:
-            await context.session.start_process(ProcessRequest(("true",), cwd=path))
-        except InvalidInput as error:
-            await self.services.sessions.manager.delete(self.owner, context.session.row.key)
-            raise InvalidInput(f"cwd: {path[:200]!r} is no folder that a kernel can begin in") from error
+        self.answer((await self.make_context(language, path)).told())
 
 
 class ContextHandler(SandboxHandler):

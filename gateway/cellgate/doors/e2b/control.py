@@ -27,6 +27,7 @@ from cellgate.doors.e2b.base import (
     find,
     session_key,
     status_code,
+    whole_or_deleted,
 )
 from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.errors import Forbidden, NotFound
@@ -151,9 +152,12 @@ class ControlHandler(E2bHandler):
 
     def life(self, timeout: float | None) -> float:
         """Return the seconds that a new sandbox lives. Raises InvalidInput."""
-        if timeout is not None:
-            return check_seconds(timeout, "timeout")
-        return min(TIMEOUT, self.services.sessions.terms.ceilings(self.owner).lifetime)
+        most = self.services.sessions.terms.ceilings(self.owner).lifetime
+        if timeout is None:
+            return min(TIMEOUT, most)
+        if check_seconds(timeout, "timeout") > most:
+            raise InvalidInput(f"timeout: a sandbox lives at most {most:.0f} s here")
+        return timeout
 
     def random_id(self) -> str:
         """Return an id for a new sandbox, which begins in a cluster as this gateway's, after the letter."""
@@ -317,9 +321,12 @@ class ForkHandler(ControlHandler):
             BranchSpec(BranchWorkspace.COPY),
             metadata={**(parent.row.metadata or {}), "sandbox": identifier},
         )
-        session.record.let_live(life, manager.terms.ceilings(self.owner).lifetime)
-        sandboxes.of(session).env = sandboxes.of(parent).env
-        await session.log.commit()
+        async with whole_or_deleted(manager, session):
+            # What the copy took counts too: a life that is the longest possible is this much shorter.
+            most = manager.terms.ceilings(self.owner).lifetime
+            session.record.let_live(min(life, most - session.record.age), math.inf)
+            sandboxes.of(session).env = sandboxes.of(parent).env
+            await session.log.commit()
         return session
 
 

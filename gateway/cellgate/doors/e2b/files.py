@@ -23,7 +23,7 @@ from cellgate.doors.e2b.base import (
     parse_home_path,
     parse_program_path,
 )
-from cellgate.doors.e2b.outside import OutsideFile
+from cellgate.doors.e2b.outside import OutsideFile, none_left
 from cellgate.errors import UnsupportedMedia
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
 from cellgate.http.message import encode
@@ -120,11 +120,12 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
             self._form.end()
         elif not self._staged and self._parts is not None:
             self._staged[0] = Staged(self._parts, self.new_upload())
-        staged = list(self._staged.values())
-        if await self.place(staged) is None:
-            return
-        for each in self._outside:
-            await each.put(self.session(), self.services.sessions.files)
+        session = self.session()
+        async with none_left(self._outside, session, self.services.sessions.files):
+            if await self.place(list(self._staged.values())) is None:
+                return
+            for each in self._outside:
+                await each.put(session)
         self.answer([{"name": posixpath.basename(p), "path": p, "type": "file"} for p in self._paths])
 
     @requires(Permission.FILES)
@@ -135,8 +136,9 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         target = OutsideFile.at(there) if (there := parse_program_path(path)).startswith("/") else None
         if target is not None:
             self.login.check(PROGRAMS)
-            async with target.fetched(session, self.services.sessions.files) as parts:
-                await self.answer_file(session.row.key, parts)
+            async with none_left([target], session, self.services.sessions.files):
+                await target.fetch(session)
+                await self.answer_file(session.row.key, target.parts)
             return
         if not there:
             raise InvalidInput(f"{HOME} is a folder")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from cellgate.processes.request import ProcessRequest
 from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
 
 _MOVE = 'mkdir -p -- "$3" && mv -f -T -- "$1" "$2"'
 _COPY = 'test -f "$2" && cp -- "$2" "$1"'
@@ -36,23 +37,17 @@ class OutsideFile:
         """Return the file at a path, with a hidden name that nothing else has."""
         return cls(path, (f".cellgate-{secrets.token_hex(_ID_BYTES)}",))
 
-    async def put(self, session: Session, files: SessionFiles) -> None:
+    async def put(self, session: Session) -> None:
         """Move the file from the workspace to its place. Raises InvalidInput if it can't be there."""
         why = await self._run(session, _MOVE, posixpath.dirname(self.path))
         if why:
-            await self._remove(session, files)
             raise InvalidInput(f"{self.path[:200]!r} can't be written: {why[:200]}")
 
-    @asynccontextmanager
-    async def fetched(self, session: Session, files: SessionFiles) -> AsyncGenerator[Parts]:
-        """Yield the names of a copy in the workspace, which is removed then. Raises NotFound."""
-        try:
-            why = await self._run(session, _COPY)
-            if why:
-                raise NotFound(f"{self.path[:200]!r} is no file that can be read: {why[:200]}")
-            yield self.parts
-        finally:
-            await self._remove(session, files)
+    async def fetch(self, session: Session) -> None:
+        """Copy the file into the workspace. Raises NotFound."""
+        why = await self._run(session, _COPY)
+        if why:
+            raise NotFound(f"{self.path[:200]!r} is no file that can be read: {why[:200]}")
 
     async def _run(self, session: Session, script: str, *words: str) -> str:
         """Run a script about both names; return why it failed, in its last words."""
@@ -65,6 +60,19 @@ class OutsideFile:
         said = done.stderr.strip().splitlines()
         return said[-1] if said else "there is none"
 
-    async def _remove(self, session: Session, files: SessionFiles) -> None:
+
+@asynccontextmanager
+async def none_left(
+    hidden: Sequence[OutsideFile], session: Session, files: SessionFiles
+) -> AsyncGenerator[None]:
+    """Remove at the end the hidden files that are left in the workspace, also if the body fails."""
+    try:
+        yield
+    finally:
+        await Supervisor().complete(_remove(hidden, session, files), "remove hidden files")
+
+
+async def _remove(hidden: Sequence[OutsideFile], session: Session, files: SessionFiles) -> None:
+    for each in hidden:
         with suppress(NotFound):
-            await files.remove(session.row.principal, session.row.key, self.parts)
+            await files.remove(session.row.principal, session.row.key, each.parts)
