@@ -216,8 +216,8 @@ class Session(Asynchronous):
 
     async def change(
         self,
-        *,
         title: str | None = None,
+        *,
         metadata: Mapping[str, Any] | None = None,
         limits: TimesKeywords | None = None,
     ) -> SessionModel:

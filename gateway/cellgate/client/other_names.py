@@ -9,6 +9,8 @@ from typing import Final
 _RUN: Final = "session.run(code)"
 _END: Final = "session.end(), or a `with` block"
 _SESSION: Final = "gateway.session(name), whose first use creates it"
+_TITLE: Final = "session.change(title=...); session.model() has the present one"
+_METADATA: Final = "session.change(metadata=...); session.model() has the present ones"
 _PROGRAM: Final = 'session.run_program("ls", "-l")'
 
 _OF_SESSION: Final[Mapping[str, str]] = MappingProxyType(
@@ -20,6 +22,9 @@ _OF_SESSION: Final[Mapping[str, str]] = MappingProxyType(
     | dict.fromkeys(("fork", "clone"), "session.branch()")
     | dict.fromkeys(("snapshot", "save_state"), "session.checkpoint()")
     | dict.fromkeys(("restore", "rollback"), "session.roll_back()")
+    | dict.fromkeys(("title", "set_title", "rename"), _TITLE)
+    | dict.fromkeys(("metadata", "set_metadata"), _METADATA)
+    | dict.fromkeys(("set_timeout", "set_limits"), "session.change(limits=...)")
 )
 _OF_GATEWAY: Final[Mapping[str, str]] = MappingProxyType(
     dict.fromkeys(("create", "create_sandbox", "sandbox", "new_session", "start_session"), _SESSION)

@@ -402,8 +402,8 @@ class SyncSession:
 
     def change(
         self,
-        *,
         title: str | None = None,
+        *,
         metadata: Mapping[str, Any] | None = None,
         limits: TimesKeywords | None = None,
     ) -> SessionModel:

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from cellgate.errors import StorageError
+
 
 class NodeState(StrEnum):
     """The state of a node. LATE: its last beat is older than half of a lease, DOWN: than a lease."""
@@ -49,6 +51,19 @@ class Node:
     def lives(self) -> bool:
         """Whether it serves, as far as is known."""
         return self.state is not NodeState.DOWN
+
+
+def check_node(told: str) -> str:
+    """Return the id of a node as the table ``owners`` has it: it names a gateway's folder on a shared disk.
+
+    Raises StorageError if no gateway makes such an id.
+    """
+    if not (told.isascii() and told.isalnum()):
+        raise StorageError(
+            f"The cluster's database has {told[:40]!r} as the node of a session, which is no gateway's id:"
+            " correct it in the table `owners`"
+        )
+    return told
 
 
 def node_of(row: Sequence[Any], age: float) -> Node:

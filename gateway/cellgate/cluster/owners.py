@@ -13,7 +13,7 @@ from typing import Any
 
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
-from cellgate.cluster.nodes import NodeState, node_of
+from cellgate.cluster.nodes import NodeState, check_node, node_of
 from cellgate.errors import Draining, NodeFull, StorageError
 from cellgate.record.store.postgresql.record_connection import (
     Connection,
@@ -92,14 +92,14 @@ class KeyOwners(Ownership):
     async def files_at(self, principal: str, key: str) -> str:
         asked = self._membership.asked(principal=principal, key=key)
         found = await self._db.repeatable(first_row, statements.FILES_AT, asked)
-        return "" if found is None else str(found[0])
+        return "" if found is None else check_node(str(found[0]))
 
     async def settle(self, principal: str, key: str) -> None:
         asked = self._membership.asked(principal=principal, key=key)
         await self._db.repeatable(execute, statements.SETTLE, asked)
 
     def _owner(self, node: str, url: str | None) -> KeyOwner:
-        return OURS if node == self.node else KeyOwner(url or UNKNOWN, node)
+        return OURS if node == self.node else KeyOwner(url or UNKNOWN, check_node(node))
 
     def release(self, principal: str, key: str) -> None:
         self._membership.tell_room()

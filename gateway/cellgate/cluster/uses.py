@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from typing import Final
 
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
@@ -25,6 +27,9 @@ from cellgate.record.store.postgresql.record_connection import (
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
+
+MOST_PAUSE: Final = 300.0
+"""Seconds until the next try for a principal whose use can't be written by a fault of ours."""
 
 
 async def _nothing(_: str) -> None:
@@ -42,8 +47,10 @@ class NodeUses(ClusterUses):
         self._membership = membership
         self._db = RecordConnection(address, "cluster-uses")
         self._tasks = Supervisor(lambda: {"node": membership.node})
-        # In the order in which they are written: one that can't be written comes last.
-        self._changed: dict[str, None] = {}
+        # When each is written, by the loop's clock: one that can't be written comes last.
+        self._changed: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        self._more = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -82,26 +89,47 @@ class NodeUses(ClusterUses):
         return bool(is_written)
 
     def changed(self, principal: str) -> None:
-        self._changed[principal] = None
+        # A further change is no reason to try one sooner that fails by a fault of ours.
+        self._changed.setdefault(principal, asyncio.get_running_loop().time())
+        self._more.set()
         if self._writing is None or self._writing.done():
             self._writing = self._tasks.start(self._write(), "write the use of quotas")
 
     async def _write(self) -> None:
         while self._changed:
-            principal = next(iter(self._changed))
+            principal = min(self._changed, key=self._changed.__getitem__)
+            if await self._is_early(self._changed[principal]):
+                continue
             del self._changed[principal]
             try:
                 await self.publish_own(principal)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the use is wrong until it is written
-                self._changed[principal] = None
-                self._tell(error)
+            except StorageError as error:
+                # All others' would fail as well.
+                logger.info("The use of quotas can't be written now: %s", error.message)
                 await asyncio.sleep(self._membership.settings.beat)
+                self._changed[principal] = asyncio.get_running_loop().time()
+            except Exception as error:  # noqa: BLE001 - whatever it was, the use is wrong until it is written
+                self._tasks.tell("write the use of quotas", error)
+                self._put_off(principal)
+            else:
+                self._pauses.pop(principal, None)
 
-    def _tell(self, error: Exception) -> None:
-        if isinstance(error, StorageError):
-            logger.info("The use of quotas can't be written now: %s", error.message)
-        else:
-            self._tasks.tell("write the use of quotas", error)
+    async def _is_early(self, due: float) -> bool:
+        """Return whether it is before this time, by the loop's clock, after a wait for it or for a change."""
+        seconds = due - asyncio.get_running_loop().time()
+        if seconds <= 0:
+            return False
+        self._more.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._more.wait()
+        return True
+
+    def _put_off(self, principal: str) -> None:
+        """Try the principal's use again after a pause, twice as long each time."""
+        pause = self._pauses.get(principal, self._membership.settings.beat / 2) * 2
+        self._pauses[principal] = pause = min(pause, MOST_PAUSE)
+        self._changed[principal] = asyncio.get_running_loop().time() + pause
 
     async def close(self) -> None:
         """End the connection. What is written no more counts no more: the node is about to be down."""

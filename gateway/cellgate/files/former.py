@@ -113,7 +113,6 @@ class FormerFolders:
 
 def workspaces_of(disk: Path, node: str) -> Path:
     """Return the folder of a gateway's workspaces on a shared disk. `node`: its id, letters and digits."""
-    assert node.isalnum()
     return disk / node / WORKSPACES
 
 
@@ -139,8 +138,13 @@ def _looking() -> AbstractContextManager[None]:
 
 
 def _kernel_folders(root: Path, kernel: str) -> Iterator[Path]:
-    """Yield the paths that a kernel's folder may have: those of branches are inside of their sandbox's."""
+    """Yield the paths that a kernel's folder may have: those of branches are inside of their sandbox's.
+
+    All names are read only for a folder that is not where those of most kernels are: a gateway may have many.
+    """
     yield root / kernel
+    if trees.is_folder(root / kernel):
+        return
     for name in trees.names_in(root) if root.is_dir() else ():
         if name.endswith(BRANCHES):
             yield root / name / kernel

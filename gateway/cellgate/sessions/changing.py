@@ -12,6 +12,7 @@ from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.terms import SessionTerms
 from cellgate.wire.models import SessionChangeBody
+from cellgate_kernels.kernel.kernel import Kernel
 
 
 def change_session(session: Session, terms: SessionTerms, body: SessionChangeBody) -> None:
@@ -30,6 +31,22 @@ def change_session(session: Session, terms: SessionTerms, body: SessionChangeBod
     limits = terms.changed_limits(row.principal, session.limits, body.limits)
     if (metadata, limits) == (row.metadata, session.limits):
         return
-    if session.kernel is None or session.state is SessionState.DEAD or session.ending:
+    kernel = _kernel(session)
+    if kernel is None:
         raise Conflict(f"Session {row.key!r} has no kernel now; change it once it has one")
-    session.record.revise(metadata, limits, session.kernel)
+    session.record.revise(metadata, limits, kernel)
+
+
+def entitle(session: Session, title: str, *, rename: bool = True) -> None:
+    """Give a session its document's title, and record that; without `rename` only if it has none.
+
+    A document may be renamed while its session has no kernel: that is recorded with the next one.
+    """
+    known = session.row.metadata or {}
+    if known.get(TITLE) != title and (rename or TITLE not in known):
+        session.record.revise({**known, TITLE: title}, session.limits, _kernel(session))
+
+
+def _kernel(session: Session) -> Kernel | None:
+    """Return the kernel of a session that goes on with it."""
+    return None if session.state is SessionState.DEAD or session.ending else session.kernel

@@ -60,7 +60,7 @@ class Ownership(Protocol):
     async def files_at(self, principal: str, key: str) -> str:
         """Return the id of the gateway that has the session's files, even if it is gone.
 
-        Empty if it is this one, or none has any.
+        It is letters and digits alone; empty if it is this one, or none has any.
         """
 
     async def claim(self, principal: str, key: str) -> KeyOwner:

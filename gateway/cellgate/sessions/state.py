@@ -21,7 +21,7 @@ from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
 from cellgate.sessions.machine import SessionMachine, Step
-from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE, environment_of
+from cellgate.sessions.model import AUTO, CHECKPOINT, environment_of
 from cellgate.wire.events import BranchedFrom, Loss, Missing
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput
 
@@ -190,19 +190,18 @@ class SessionRecord:
             self._introduction["execution_count"] = self.row.execution_count
         self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
-    def entitle(self, title: str, *, rename: bool = True) -> None:
-        """Give the session a title, in its metadata; without `rename` only if it has none."""
-        known = self.row.metadata or {}
-        if known.get(TITLE) != title and (rename or TITLE not in known):
-            self.row = structs.replace(self.row, metadata={**known, TITLE: title})
-            self.save()
+    def revise(self, metadata: dict[str, Any] | None, limits: SessionLimits, kernel: Kernel | None) -> None:
+        """Record other metadata and limits, with the cause `changed`; the state stays.
 
-    def revise(self, metadata: dict[str, Any] | None, limits: SessionLimits, kernel: Kernel) -> None:
-        """Record other metadata and limits, with the cause `changed`; the state stays."""
+        Without a kernel there is no event until the next one has a kernel, which then tells them.
+        """
         self.row = structs.replace(self.row, metadata=metadata)
         self.limits = limits
         self._introduction["metadata"] = metadata
-        self.change(self.state, CHANGED, kernel)
+        if kernel is None:
+            self.save()
+        else:
+            self.change(self.state, CHANGED, kernel)
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """Like `change`, but does nothing if state and cause are the same."""

@@ -18,6 +18,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.sessions.session import Session
 from cellgate.sessions.settling import Settling
 from cellgate.wire.models import SessionBody
+from cellgate_kernels.base import trees
 from cellgate_kernels.base.branching import BRANCHES
 from cellgate_kernels.base.leftovers import Leftovers
 from tests.core.fakes import House
@@ -112,6 +113,27 @@ async def test_files_of_a_kernel_that_was_lost_with_its_gateway_come_along(disk:
     await disk.begin()
     assert disk.files() == {"a": "new", "b": "not moved yet"}
     assert not (disk.there / place / kernel.id).exists()
+
+
+async def test_branches_are_looked_for_only_if_the_kernels_folder_is_not_at_its_place(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that takes over many sessions would read all names of its folder for each."""
+    listed: list[Path] = []
+    names_in = trees.names_in
+
+    def noted(folder: Path) -> list[str]:
+        listed.append(folder)
+        return names_in(folder)
+
+    monkeypatch.setattr(trees, "names_in", noted)
+    session = await disk.begin()
+    kernel = disk.house.pool.kernels[0]
+    await disk.end_there(session)
+    written(disk.there / kernel.id, a="new")
+    await disk.begin()
+    assert disk.files() == {"a": "new"}
+    assert disk.there not in listed
 
 
 async def test_files_that_could_not_be_kept_yet_come_along(disk: Disk) -> None:

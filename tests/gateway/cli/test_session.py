@@ -200,6 +200,29 @@ def test_variables_are_a_table(shell: Shell, gateway: GatewayProcess, session: s
     assert [each["name"] for each in told["variables"]] == ["rows", "name"]
 
 
+def test_a_session_is_changed(shell: Shell, gateway: GatewayProcess, session: str) -> None:
+    gateway.execute(session, "1")
+    renamed = shell.call("session", "rename", session, "Report")
+    assert (renamed.returncode, "did you mean change?" in renamed.stderr) == (2, True)
+    nothing = shell.call("session", "change", session)
+    assert (nothing.returncode, "--title" in nothing.stderr) == (2, True)
+    wrong = shell.call("session", "change", session, "--metadata", "[1]")
+    assert (wrong.returncode, "--metadata is a JSON object" in wrong.stderr) == (2, True)
+    before = gateway.model(session)["limits"]
+    metadata = shell.lines("session", "change", session, "--metadata", '{"team": "ml"}')
+    assert metadata == [f"changed: {session}"]
+    told = shell.call("session", "change", session, "--title", "Für Mai", "--idle-timeout", "50", "--json")
+    changed = json.loads(told.stdout)
+    assert (changed["title"], changed["metadata"]["team"]) == ("Für Mai", "ml")
+    assert changed["limits"] == before | {"idle_timeout": 50}
+    assert "Für Mai" in next(line for line in shell.lines("session", "ls") if line.startswith(session))
+    shell.lines("session", "change", session, "--title", "")
+    assert gateway.model(session)["title"] is None
+    gateway.delete(f"/v1/sessions/{session}")
+    over = shell.call("session", "change", session, "--title", "late")
+    assert (over.returncode, "has ended" in over.stderr) == (2, True)
+
+
 def test_checkpoints_are_made_listed_and_gone_back_to(
     shell: Shell, gateway: GatewayProcess, session: str
 ) -> None:

@@ -140,7 +140,13 @@ def test_the_address_and_the_token_of_the_environment(
 def test_names_of_other_products(gateway: GatewayProcess) -> None:
     with Gateway.sync(gateway.url, TOKEN) as client, client.session() as session:
         face: Any = session
-        for name, meant in (("run_code", "session.run(code)"), ("close", "session.end()")):
+        for name, meant in (
+            ("run_code", "session.run(code)"),
+            ("close", "session.end()"),
+            ("rename", "session.change(title=...)"),
+            ("set_title", "session.change(title=...)"),
+            ("title", "session.change(title=...)"),
+        ):
             with pytest.raises(AttributeError, match="session has no attribute") as refused:
                 getattr(face, name)
             assert meant in str(refused.value)

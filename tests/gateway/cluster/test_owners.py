@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -676,6 +677,50 @@ async def test_a_use_that_can_not_be_told_is_told_later(
     await eventually(lambda: told == ["bob", "ada"])
     assert "a fault of ours" in caplog.text
     await uses.close()
+
+
+async def test_a_use_that_can_not_be_told_by_a_fault_of_ours_is_tried_less_and_less_often(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it keeps nobody else's waiting."""
+    monkeypatch.setattr("cellgate.cluster.uses.MOST_PAUSE", 8 * BEAT)
+    one = await members.join("one")
+    uses = await NodeUses.open(one._membership, members.address)
+    tried: list[float] = []
+    told: list[str] = []
+
+    async def publish_own(principal: str) -> None:
+        if principal == "ada":
+            tried.append(asyncio.get_running_loop().time())
+            raise RuntimeError("a fault of ours")
+        told.append(principal)
+
+    uses.publish_own = publish_own
+    uses.changed("ada")
+    uses.changed("bob")
+    await eventually(lambda: len(tried) == 4)
+    uses.changed("ada")
+    uses.changed("eve")
+    await eventually(lambda: told == ["bob", "eve"])
+    assert len(tried) == 4, "a further change made it be tried at once"
+    await eventually(lambda: len(tried) == 6)
+    pauses = [late - early for early, late in itertools.pairwise(tried)]
+    assert all(pause >= least * BEAT for pause, least in zip(pauses, (1, 2, 4, 8, 8), strict=False)), pauses
+    await uses.close()
+
+
+async def test_an_id_of_a_node_that_no_gateway_has_is_refused(members: Members) -> None:
+    """It would be the name of a folder, on the disk that gateways share."""
+    one, other = await members.join("one"), await members.join("other")
+    await leave_ended(members, one)
+    with contextlib.closing(connect(members.address)) as db:
+        for bad in ("../one", "", "a b"):
+            db.execute("UPDATE owners SET home = %s", (bad,))
+            with pytest.raises(StorageError, match="no gateway's id"):
+                await other.files_at(*KEY)
+            db.execute("UPDATE nodes SET id = %s, lease = 1000 WHERE url = 'http://one:8888'", (bad,))
+            with pytest.raises(StorageError, match="no gateway's id"):
+                await other.find(*KEY)
 
 
 async def test_nodes_know_each_other(members: Members) -> None:

@@ -188,8 +188,11 @@ def test_a_document_s_path_is_the_title_of_its_session(jupyter: GatewayProcess) 
     opened = jupyter.post("/api/sessions", {"path": first, "kernel": {"name": "python3"}}).json()
     kernel = opened["kernel"]["id"]
     assert title(kernel) == first
-    jupyter.request("PATCH", f"/api/sessions/{opened['id']}", {"path": second})
-    assert title(kernel) == second
+    for _ in range(2):
+        jupyter.request("PATCH", f"/api/sessions/{opened['id']}", {"path": second})
+        assert title(kernel) == second
+    changes = [each for each in jupyter.recorded(kernel) if each.get("cause") == "changed"]
+    assert [each["metadata"] for each in changes] == [{"title": second}], "once, as any change"
     # Another document with the same kernel is not what the session is about.
     jupyter.post("/api/sessions", {"path": "other.ipynb", "kernel": {"id": kernel}})
     assert title(kernel) == second

@@ -1,4 +1,4 @@
-"""``cellgate session``: sessions from the shell: list, look at, stop, end and watch them.
+"""``cellgate session``: sessions from the shell: list, look at, change, stop, end and watch them.
 
 Each action is one or a few calls of the client; ``watching`` shows a session's events.
 """
@@ -28,7 +28,7 @@ from cellgate.cli.setting_checks import Duration
 from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
-from cellgate.wire.models import MOST_SEED
+from cellgate.wire.models import MOST_SEED, TimesKeywords
 from cellgate.wire.words import KeptBranches
 from cellgate_kernels.base.resources import GIB, MIB
 
@@ -44,12 +44,13 @@ class SessionApp(ListOptions):
 
     name = "cellgate-session"
     usage = (
-        "ls|info|variables|end|interrupt|restart|cancel|undo|checkpoint|checkpoints|rollback|branch|explore|tree"
+        "ls|info|change|variables|end|interrupt|restart|cancel|undo|checkpoint|checkpoints|rollback|branch|explore|tree"
         "|watch|port [SESSION] [options]"
     )
     actions = {  # noqa: RUF012
         "ls": "",
         "info": "SESSION",
+        "change": "SESSION",
         "variables": "SESSION",
         "end": "SESSION...",
         "interrupt": "SESSION",
@@ -69,6 +70,8 @@ class SessionApp(ListOptions):
     description = """
         ls lists your sessions, the one used last first. info says what is known of one, with the cells that
         run or wait. variables lists the variables of a Python kernel, while no cell runs or waits.
+
+        change gives a live session another title, other metadata, or other times. What no option names stays.
 
         interrupt stops the running cell, as Ctrl-C would; cells that wait then run. cancel stops one cell,
         or without EXECUTION all that run or wait. restart gives the session a fresh kernel: variables are
@@ -106,6 +109,7 @@ class SessionApp(ListOptions):
         cellgate session ls --live --json
         cellgate session ls --search my-
         cellgate session info my-session
+        cellgate session change my-session --title 'Report for May' --idle-timeout 7200
         cellgate session variables my-session
         cellgate session watch my-session
         cellgate session watch my-session --after 0 --json
@@ -130,6 +134,10 @@ class SessionApp(ListOptions):
             "yes": "end",
             "opened": "port",
             "after": "watch",
+            "title": "change",
+            "metadata": "change",
+            "cell_timeout": "change",
+            "idle_timeout": "change",
             "made_as": "checkpoint branch",
             "shared": "branch",
             "seed": "branch",
@@ -151,6 +159,19 @@ class SessionApp(ListOptions):
         min=0,
         help="Watch from after this event, 0 for all; default: from the running cell on.",
     ).tag(config=True, metavar="SEQ")
+
+    title = Unicode(None, allow_none=True, help="The session's title; '' for none any more.").tag(
+        config=True, metavar="TEXT"
+    )
+    metadata = Unicode(
+        None, allow_none=True, help="The session's metadata, a JSON object, instead of the present one."
+    ).tag(config=True, metavar="JSON")
+    cell_timeout = Duration(
+        None, allow_none=True, help="Seconds that a cell may run that is sent from now on."
+    ).tag(config=True, metavar="SECONDS")
+    idle_timeout = Duration(
+        None, allow_none=True, help="Seconds without use after which the session ends."
+    ).tag(config=True, metavar="SECONDS")
 
     made_as = Unicode(
         help="The name of the branch or checkpoint; default: one that the gateway makes up."
@@ -177,6 +198,10 @@ class SessionApp(ListOptions):
 
     aliases = {  # noqa: RUF012
         "after": "SessionApp.after",
+        "title": "SessionApp.title",
+        "metadata": "SessionApp.metadata",
+        "cell-timeout": "SessionApp.cell_timeout",
+        "idle-timeout": "SessionApp.idle_timeout",
         "as": "SessionApp.made_as",
         "seed": "SessionApp.seed",
         "timeout": "SessionApp.timeout",
@@ -196,6 +221,7 @@ class SessionApp(ListOptions):
         handlers: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {
             "ls": self.list_sessions,
             "info": self._info,
+            "change": self._change,
             "variables": self._variables,
             "end": self._end,
             "interrupt": self._interrupt,
@@ -224,6 +250,21 @@ class SessionApp(ListOptions):
             self.print(f"{label.ljust(14)} {printed_line(text)}")
         for execution in unfinished:
             self.print(f"{execution.status.ljust(14)} {execution.execution}, since {execution.created_at}")
+
+    async def _change(self, name: str) -> None:
+        gateway = self.gateway()
+        metadata = None if self.metadata is None else _metadata(self.metadata)
+        limits: TimesKeywords = {}
+        if self.cell_timeout is not None:
+            limits["cell_timeout"] = self.cell_timeout
+        if self.idle_timeout is not None:
+            limits["idle_timeout"] = self.idle_timeout
+        if self.title is None and metadata is None and not limits:
+            raise UsageError("give --title, --metadata, --cell-timeout or --idle-timeout")
+        await _live(gateway, name)
+        session = gateway.session(name)
+        model = await session.change(self.title, metadata=metadata, limits=limits or None)
+        self.print(as_json(model) if self.json else f"changed: {name}")
 
     async def _variables(self, name: str) -> None:
         gateway = self.gateway()
@@ -395,6 +436,14 @@ async def _live(gateway: Gateway, name: str) -> SessionModel:
     if model.state == ENDED:
         raise UsageError(f"{name} has ended; a cell, such as cellgate exec 1 --session {name}, resumes it")
     return model
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    """Return the metadata in an option's text. Raises UsageError."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except ValueError as error:
+        raise UsageError(f'--metadata is a JSON object, such as \'{{"team": "ml"}}\': {error}') from error
 
 
 async def _agreed(models: list[SessionModel]) -> bool:

@@ -10,6 +10,7 @@ from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import MOST_PATH, JupyterHandler
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
+from cellgate.sessions.changing import entitle
 from cellgate.sessions.document_sessions import NotebookSession
 from cellgate.sessions.session import Session
 from cellgate.wire.owner import new_id, node_in
@@ -57,6 +58,12 @@ class NotebookSessionsBase(JupyterHandler):
             return self.kernel_id(await self.start(name, {}, path))
         return None
 
+    async def _entitle(self, kernel_id: str, path: str, *, rename: bool = True) -> None:
+        """Give the session of a kernel its document's path as its title; see `entitle`."""
+        session = self.session_of(kernel_id)
+        entitle(session, path, rename=rename)
+        await session.log.commit()
+
     def path(self, fields: dict[str, Any]) -> str | None:
         """Return the document's path. Raises InvalidInput."""
         notebook = fields.get("notebook")
@@ -92,7 +99,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
             )
             entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted, new_id(self.node))
             self.services.sessions.notebook_sessions.put(entry)
-            self.session_of(wanted).record.entitle(path, rename=False)
+            await self._entitle(wanted, path, rename=False)
         self.set_location(f"/api/sessions/{entry.id}")
         self.answer(self.model(entry), 201)
 
@@ -129,7 +136,7 @@ class NotebookSessionHandler(NotebookSessionsBase):
             kernel_id=await self.wanted_kernel(fields, path) or entry.kernel_id,
         )
         self.services.sessions.notebook_sessions.put(changed)
-        self.session_of(changed.kernel_id).record.entitle(path)
+        await self._entitle(changed.kernel_id, path)
         self.answer(self.model(changed))
 
     @requires(Permission.RUN)
