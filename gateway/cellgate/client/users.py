@@ -96,7 +96,7 @@ class Users(Asynchronous):
         return decode(await self._calls.call("POST", _path(user, "tokens"), body), NewToken)
 
     async def revoke_token(self, token: str, user: str = ME) -> None:
-        """Revoke a user's token by its id."""
+        """Revoke a user's token by its id, and those that the user made with it."""
         await self._calls.call("DELETE", _path(user, "tokens", token))
 
     async def secrets(self, user: str = ME) -> Sequence[SecretModel]:

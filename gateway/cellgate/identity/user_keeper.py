@@ -250,18 +250,31 @@ class UserKeeper:
             else:
                 asker.check_outranks(known.role)
             return store.create_token(
-                name, expires_at=narrowed.expires_at, scopes=narrowed.scopes, reach=narrowed.reach
+                name,
+                expires_at=narrowed.expires_at,
+                scopes=narrowed.scopes,
+                reach=narrowed.reach,
+                # Those that others vouch for, or that the gateway was started with, are not in the store.
+                made_by=(asker.login.id or None) if type(asker.login) is Login else None,
             )
 
         return await self._change(asker, work)
 
     async def revoke_token(self, asker: Asker, name: str, token: str) -> None:
-        """Revoke a user's token by its id. Revoking one again changes nothing."""
+        """Revoke a user's token by its id, and those made with it. Revoking one again changes nothing.
+
+        Raises Conflict if the token that asks would end without being named.
+        """
         asker.check_concerned(name)
 
         def work(store: UserStore) -> None:
             if token not in {each.id for each in _tokens(store, asker, name)}:
                 raise NotFound(f"User {name[:40]!r} has no token {token[:40]!r}")
+            if token in _makers(store.tokens(name), asker.login.id):
+                raise Conflict(
+                    f"The token that asks was made with {token}, and would end with it: ask with that one, or"
+                    " let an administrator revoke it"
+                )
             if name != asker.name:
                 asker.check_outranks(_user(store, name).role)
             store.revoke_token(token)
@@ -354,6 +367,16 @@ def _secrets(store: UserStore, name: str) -> list[Box]:
     if name != RESERVED:
         _user(store, name)
     return store.secrets(name)
+
+
+def _makers(tokens: list[Token], token: str) -> set[str]:
+    """Return the ids of the tokens with which a user's token was made, directly or not."""
+    made_by = {each.id: each.made_by for each in tokens}
+    found: set[str] = set()
+    while (maker := made_by.get(token)) is not None and maker not in found:
+        found.add(maker)
+        token = maker
+    return found
 
 
 def _own_token(store: UserStore, login: Login, at: float) -> Token:

@@ -29,6 +29,7 @@ def token_model(token: Token) -> TokenModel:
         created_at=time_text(token.created_at),
         expires_at=_moment(token.expires_at),
         revoked_at=_moment(token.revoked_at),
+        made_by=token.made_by,
     )
 
 

@@ -40,11 +40,11 @@ def change_session(session: Session, terms: SessionTerms, body: SessionChangeBod
 def entitle(session: Session, title: str, *, rename: bool = True) -> None:
     """Give a session its document's title, and record that; without `rename` only if it has none.
 
-    A document may be renamed while its session has no kernel: that is recorded with the next one.
+    A session without a kernel keeps what it has: no event could tell of the change. Raises StorageError.
     """
-    known = session.row.metadata or {}
-    if known.get(TITLE) != title and (rename or TITLE not in known):
-        session.record.revise({**known, TITLE: title}, session.limits, _kernel(session))
+    known, kernel = session.row.metadata or {}, _kernel(session)
+    if kernel is not None and known.get(TITLE) != title and (rename or TITLE not in known):
+        session.record.revise({**known, TITLE: title}, session.limits, kernel)
 
 
 def _kernel(session: Session) -> Kernel | None:

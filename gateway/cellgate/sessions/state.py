@@ -190,18 +190,12 @@ class SessionRecord:
             self._introduction["execution_count"] = self.row.execution_count
         self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
-    def revise(self, metadata: dict[str, Any] | None, limits: SessionLimits, kernel: Kernel | None) -> None:
-        """Record other metadata and limits, with the cause `changed`; the state stays.
-
-        Without a kernel there is no event until the next one has a kernel, which then tells them.
-        """
+    def revise(self, metadata: dict[str, Any] | None, limits: SessionLimits, kernel: Kernel) -> None:
+        """Record other metadata and limits, with the cause `changed`; the state stays."""
         self.row = structs.replace(self.row, metadata=metadata)
         self.limits = limits
         self._introduction["metadata"] = metadata
-        if kernel is None:
-            self.save()
-        else:
-            self.change(self.state, CHANGED, kernel)
+        self.change(self.state, CHANGED, kernel)
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """Like `change`, but does nothing if state and cause are the same."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from cellgate.errors import Conflict, NotFound
+from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.identity.principal import Permission, Reach, Role
 from cellgate.identity.store.interface import RESERVED, Everybody, UserReader, UserStore
 from cellgate_kernels.base.errors import InvalidInput
@@ -92,6 +92,31 @@ class UserStoreContract:
         store.revoke_token(token.id)
         assert store.tokens() == first
         assert first[0].revoked_at is not None
+
+    def test_tokens_end_with_the_one_that_they_were_made_with(self, store: UserStore) -> None:
+        for name in ("ada", "bob"):
+            store.add_user(name, Role.ADMIN)
+        first = store.create_token("ada", reach=Reach())[0]
+        second = store.create_token("ada", reach=Reach(), made_by=first.id)[0]
+        third = store.create_token("ada", reach=Reach(), made_by=second.id)[0]
+        beside = store.create_token("ada", reach=Reach())[0]
+        of_bob = store.create_token("bob", reach=Reach(), made_by=first.id)[0]
+        by_bob = store.create_token("ada", reach=Reach(), made_by=of_bob.id)[0]
+        assert [token.made_by for token in (first, second, third)] == [None, first.id, second.id]
+        before = len(store.acts(0))
+        assert {token.id for token in store.revoke_token(first.id)} == {first.id, second.id, third.id}
+        live = {token.id for token in store.tokens() if token.revoked_at is None}
+        assert live == {beside.id, of_bob.id, by_bob.id}
+        acts = {act.fields["token"]: act.fields for act in store.acts(0)[before:]}
+        assert {fields["act"] for fields in acts.values()} == {"token_revoked"}
+        assert {token: fields.get("revoked_with") for token, fields in acts.items()} == {
+            first.id: None,
+            second.id: first.id,
+            third.id: first.id,
+        }
+        assert store.revoke_token(first.id) == []
+        with pytest.raises(Forbidden):
+            store.create_token("ada", reach=Reach(), made_by=first.id)
 
     def test_every_change_is_an_act_without_secrets(self, store: UserStore) -> None:
         store.add_user("ada", Role.AUDITOR)

@@ -756,6 +756,9 @@ class TokenModel(Value, frozen=True, kw_only=True):
     created_at: str
     expires_at: str | None
     revoked_at: str | None
+    made_by: Annotated[
+        str | None, say("The id of the token that it was made with; null: it was made without one.")
+    ] = None
 
 
 class NewToken(TokenModel, frozen=True, kw_only=True):

@@ -702,7 +702,6 @@ async def test_a_use_that_can_not_be_told_by_a_fault_of_ours_is_tried_less_and_l
     uses.changed("ada")
     uses.changed("eve")
     await eventually(lambda: told == ["bob", "eve"])
-    assert len(tried) == 4, "a further change made it be tried at once"
     await eventually(lambda: len(tried) == 6)
     pauses = [late - early for early, late in itertools.pairwise(tried)]
     assert all(pause >= least * BEAT for pause, least in zip(pauses, (1, 2, 4, 8, 8), strict=False)), pauses

@@ -135,6 +135,21 @@ def test_tables_that_are_not_there_are_not_made_by_reading(place: UsersPlace) ->
         assert db.execute("SELECT to_regnamespace('cellgate_users')").fetchone() == (None,)
 
 
+def test_tables_of_the_version_before_get_the_makers_of_tokens(address: RecordAddress, database: str) -> None:
+    with closing(UserTables(address, create=True)) as store:
+        store.add_user("ada", Role.USER)
+        old = store.create_token("ada", reach=Reach())[0]
+    with closing(psycopg.connect(database, autocommit=True)) as db:
+        db.execute("ALTER TABLE cellgate_users.tokens DROP COLUMN made_by")
+    with (
+        closing(UserTables(address, create=False)) as store,
+        closing(UserTables(address, create=False)) as other,
+    ):
+        made = store.create_token("ada", reach=Reach(), made_by=old.id)[0]
+        assert [token.made_by for token in other.tokens()] == [None, old.id]
+        assert other.revoke_token(old.id)[-1].id == made.id
+
+
 def test_tables_of_a_newer_version_are_left_alone(store: UserStore, place: UsersPlace) -> None:
     with closing(psycopg.connect(place.cluster, autocommit=True)) as db:
         db.execute("UPDATE cellgate_users.about SET version = 99")

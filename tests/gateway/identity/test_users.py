@@ -310,6 +310,28 @@ def test_a_user_has_tokens_and_secrets_without_an_administrator(gateway: Gateway
     asyncio.run(work(new_user(gateway, "cleo")))
 
 
+def test_tokens_end_with_the_one_that_they_were_made_with(gateway: GatewayProcess) -> None:
+    async def work(token: str) -> None:
+        users = Gateway(gateway.url, token).users
+        made = await users.create_token(scope="users,run")
+        (own,) = [each.id async for each in users.tokens() if each.id != made.id]
+        assert made.made_by == own
+        ours = Gateway(gateway.url, made.token).users
+        # By mistake nobody is left without a token.
+        with pytest.raises(Conflict, match="was made with"):
+            await ours.revoke_token(own)
+        inner = await ours.create_token(scope="run")
+        await users.revoke_token(own)
+        for text in (token, made.token, inner.token):
+            with pytest.raises(GatewayError) as refused:
+                await Gateway(gateway.url, text).me()
+            assert refused.value.status == 401
+
+    asyncio.run(work(new_user(gateway, "finn")))
+    by_administrator = gateway.get("/v1/users/finn/tokens").json()["tokens"][0]
+    assert by_administrator["made_by"] is None
+
+
 def test_the_blocking_client_has_users_too(gateway: GatewayProcess) -> None:
     with Gateway.sync(gateway.url, gateway.token) as client:
         assert client.users.add("dora", role="auditor").role == "auditor"

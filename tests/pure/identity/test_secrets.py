@@ -216,6 +216,7 @@ def test_another_file_is_no_key(tmp_path: Path, content: bytes) -> None:
 async def test_a_file_of_the_version_before_gets_secrets(folder: Path) -> None:
     with open_users(folder) as store:
         store._db.execute("DROP TABLE secrets")
+        store._db.execute("ALTER TABLE tokens DROP COLUMN made_by")
         store._db.execute("PRAGMA user_version = 1")
     put(folder, "ada", "KEY", VALUE)
     with open_users(folder) as store:

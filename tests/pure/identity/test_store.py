@@ -113,6 +113,18 @@ def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
         pass
 
 
+def test_a_file_of_the_version_before_gets_the_makers_of_tokens(path: Path) -> None:
+    with open_users(path.parent, create=True) as store:
+        store.add_user("ada", Role.USER)
+        old = store.create_token("ada", reach=Reach())[0]
+        store._db.execute("ALTER TABLE tokens DROP COLUMN made_by")
+        store._db.execute("PRAGMA user_version = 2")
+    with open_users(path.parent) as store:
+        made = store.create_token("ada", reach=Reach(), made_by=old.id)[0]
+        assert [token.made_by for token in store.tokens()] == [None, old.id]
+        assert store.revoke_token(old.id)[-1].id == made.id
+
+
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")

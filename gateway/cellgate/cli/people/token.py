@@ -24,8 +24,9 @@ class TokenApp(PrincipalsApp):
     forms = ("create --user USER", *forms_of({"list": "", "revoke": "ID"}))
     description = """
         Tokens of users. `create` prints the token on stdout, alone on its line and never again: only a digest
-        is kept. Its id, on stderr, is what `list` shows and `revoke` takes. A change counts for the next
-        request; a gateway that is running closes the connections of a revoked token within a second.
+        is kept. Its id, on stderr, is what `list` shows and `revoke` takes. `revoke` also ends the tokens
+        that the user made with it, by HTTP. A change counts for the next request; a gateway that is running
+        closes the connections of a revoked token within a second.
 
         Scopes limit what a token may do: `run` cells and end sessions, `read` results and records, work with
         `files` and `packages`, change `users` by HTTP: the user's own tokens and secrets, or everybody's for
@@ -83,7 +84,9 @@ class TokenApp(PrincipalsApp):
             self.show([structs.asdict(token_model(token)) for token in tokens], "No tokens.")
         else:
             with self.store() as store:
-                store.revoke_token(words[0])
+                ended = [token.id for token in store.revoke_token(words[0]) if token.id != words[0]]
+            if ended:
+                sys.stderr.write(f"Revoked with it, as they were made with it: {', '.join(ended)}\n")
 
     def _create(self) -> None:
         from cellgate.identity.tokens import check_reach, check_scopes, parse_expiry, parse_scopes  # noqa: PLC0415

@@ -63,7 +63,8 @@ class TokenHandler(AboutUsers):
         "delete_token",
         "Revoke a token",
         Answer(204, "It opens nothing any more, and what it has opened is closed."),
-        description="Tokens that were made with it stay: revoke these too.",
+        description="Its user's tokens that were made with it end as well, and those that were made with"
+        " these. Tokens that it made for other users stay: the list of theirs names it.",
         query=Query,
         errors=CHANGES_USERS,
         needs=Permission.USERS,

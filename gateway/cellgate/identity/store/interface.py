@@ -36,7 +36,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token without its secret. Times in seconds since the epoch. `scopes` None: what the role grants."""
+    """A token without its secret. Times in seconds since the epoch. `scopes` None: what the role grants.
+
+    `made_by`: the id of the token that it was made with; None if it was made without one.
+    """
 
     id: str
     user: str
@@ -46,6 +49,7 @@ class Token:
     created_at: float
     expires_at: float | None
     revoked_at: float | None
+    made_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +137,18 @@ class UserStore(Protocol):
         expires_at: float | None = None,
         scopes: frozenset[Permission] | None = None,
         reach: Reach,
+        made_by: str | None = None,
     ) -> tuple[Token, str]:
-        """Return a new token of the user, and its text, which is kept nowhere. Raises NotFound, Conflict."""
+        """Return a new token of the user, and its text, which is kept nowhere. Raises NotFound, Conflict.
 
-    def revoke_token(self, name: str) -> Token:
-        """Revoke a token by its id. Raises NotFound; revoking one again changes nothing."""
+        `made_by`: the id of the token that it is made with. Raises Forbidden if that one was revoked.
+        """
+
+    def revoke_token(self, name: str) -> list[Token]:
+        """Revoke a token by its id, and those that its user made with it, or with these; return them all.
+
+        Those that were revoked before are not among them. Tokens of other users stay. Raises NotFound.
+        """
 
     def set_secret(self, user: str, name: str, box: bytes) -> None:
         """Keep a user's secret, and its former value until the next change. Raises NotFound, Conflict."""

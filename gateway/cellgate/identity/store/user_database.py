@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cellgate.errors import Conflict, NotFound
+from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.identity.principal import Permission, Reach, Role
 from cellgate.identity.secrets import MOST_SECRETS, Box
 from cellgate.identity.store import user_statements as statements
@@ -100,8 +100,11 @@ class UserDatabase(UserStore):
     def _change(self, act: str, **fields: Any) -> Iterator[None]:
         with self._failures("changed"), self._changing():
             yield
-            body = msgspec.json.encode({"act": act, **fields, **self._by})
-            self._write(statements.ADD_ACT, self._clock(), body)
+            self._note(act, **fields)
+
+    def _note(self, act: str, **fields: Any) -> None:
+        body = msgspec.json.encode({"act": act, **fields, **self._by})
+        self._write(statements.ADD_ACT, self._clock(), body)
 
     def add_user(self, name: str, role: Role) -> User:
         if check_name(name) == RESERVED:
@@ -140,18 +143,25 @@ class UserDatabase(UserStore):
         expires_at: float | None = None,
         scopes: frozenset[Permission] | None = None,
         reach: Reach,
+        made_by: str | None = None,
     ) -> tuple[Token, str]:
         name, text = new_token()
-        token = Token(name, user, digest(text), scopes, reach, self._clock(), expires_at, None)
+        token = Token(name, user, digest(text), scopes, reach, self._clock(), expires_at, None, made_by)
         limits: dict[str, Any] = {"expires_at": expires_at, "scopes": _scopes(scopes)}
         if reach.prefix:
             limits["session" if reach.exact else "sessions"] = reach.prefix
         with self._change("token_created", user=user, token=name, **limits):
             if self.user(user).disabled:
                 raise Conflict(f"User {user!r} is disabled; cellgate user enable {user} lets them in again")
+            if made_by is not None and not self._lives(made_by):
+                raise Forbidden("The token that asks was revoked, or is over")
             self._forget_useless(user)
             self._write(statements.ADD_TOKEN, *token_row(token))
         return token, text
+
+    def _lives(self, token: str) -> bool:
+        """Return whether the token of this id is there and was not revoked."""
+        return any(_token(row).revoked_at is None for row in self._rows(statements.TOKEN, token))
 
     def _forget_useless(self, user: str) -> None:
         """Make room for a token: revoked and expired ones go first. Raises Conflict if all are in use."""
@@ -161,15 +171,20 @@ class UserDatabase(UserStore):
         if not self._write(statements.FORGET_TOKENS, user, self._clock()):
             raise Conflict(f"User {user!r} has {count} tokens; cellgate token revoke ID makes room")
 
-    def revoke_token(self, name: str) -> Token:
+    def revoke_token(self, name: str) -> list[Token]:
         rows = [] if "\x00" in name else self._read(_token, statements.TOKEN, name)
         if not rows:
             raise NotFound(f"There is no token {name[:40]!r}; cellgate token list shows the ids")
-        known = rows[0]
-        if known.revoked_at is None:
-            with self._change("token_revoked", user=known.user, token=name):
-                self._write(statements.REVOKE_TOKEN, self._clock(), name)
-        return known
+        user = rows[0].user
+        if not self._read(_token, statements.TOKENS_MADE_BY, name, user):
+            return []
+        with self._failures("changed"), self._changing():
+            ended = [_token(row) for row in self._rows(statements.TOKENS_MADE_BY, name, user)]
+            for token in ended:
+                self._write(statements.REVOKE_TOKEN, self._clock(), token.id)
+                with_it = {} if token.id == name else {"revoked_with": name}
+                self._note("token_revoked", user=user, token=token.id, **with_it)
+        return ended
 
     def set_secret(self, user: str, name: str, box: bytes) -> None:
         with self._change("secret_set", user=user, secret=name):
@@ -203,9 +218,9 @@ def _user(row: Row) -> User:
 
 def _token(row: Row) -> Token:
     """Return the token of a row of `TOKENS`."""
-    name, user, value, scopes, session, exact, *times = row
+    name, user, value, scopes, session, exact, *rest = row
     chosen = None if scopes is None else frozenset(Permission(each) for each in scopes.split(",") if each)
-    return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *times)
+    return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *rest)
 
 
 def _box(row: Row) -> Box:
@@ -221,4 +236,4 @@ def token_row(token: Token) -> Row:
     """Return the row of a token, as `_token` reads it."""
     times = (token.created_at, token.expires_at, token.revoked_at)
     where = (token.reach.prefix, token.reach.exact)
-    return (token.id, token.user, token.digest, _scopes(token.scopes), *where, *times)
+    return (token.id, token.user, token.digest, _scopes(token.scopes), *where, *times, token.made_by)

@@ -51,6 +51,7 @@ CREATE TABLE secrets (
     PRIMARY KEY (user, name)
 ) WITHOUT ROWID;
 """,
+    "ALTER TABLE tokens ADD COLUMN made_by TEXT",
 )
 """From an empty file to the newest version."""
 VERSION = len(_SCRIPTS)

@@ -17,12 +17,21 @@ SET_ROLE: Final = "UPDATE users SET role = ? WHERE name = ?"
 REMOVE_USER: Final = "DELETE FROM users WHERE name = ?"
 REMOVE_SECRETS: Final = 'DELETE FROM secrets WHERE "user" = ?'
 
-_TOKENS = 'SELECT id, "user", digest, scopes, session, exact, created_at, expires_at, revoked_at FROM tokens'
+_TOKENS = """SELECT id, "user", digest, scopes, session, exact, created_at, expires_at, revoked_at, made_by
+    FROM tokens"""
 TOKENS: Final = f"{_TOKENS} ORDER BY created_at, id"
 TOKENS_OF_USER: Final = f'{_TOKENS} WHERE "user" = ? ORDER BY created_at, id'
 TOKEN: Final = f"{_TOKENS} WHERE id = ?"
+TOKENS_MADE_BY: Final = f"""WITH RECURSIVE made(token) AS (SELECT id FROM tokens WHERE id = ?
+    UNION SELECT t.id FROM tokens AS t JOIN made ON t.made_by = made.token WHERE t."user" = ?)
+    {_TOKENS} WHERE id IN (SELECT token FROM made) AND revoked_at IS NULL
+    ORDER BY created_at, id"""  # noqa: S608
+"""Returns a token and those that were made with it, or with these, of one user; none that was revoked.
+
+A user makes tokens of others only as an administrator, and these stay.
+"""
 COUNT_TOKENS: Final = 'SELECT count(*) FROM tokens WHERE "user" = ?'
-ADD_TOKEN: Final = "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105
+ADD_TOKEN: Final = "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105
 FORGET_TOKENS: Final = 'DELETE FROM tokens WHERE "user" = ? AND (revoked_at IS NOT NULL OR expires_at <= ?)'
 REVOKE_TOKEN: Final = "UPDATE tokens SET revoked_at = ? WHERE id = ?"  # noqa: S105
 
@@ -55,7 +64,8 @@ CREATE TABLE users (
 CREATE TABLE tokens (
     id text COLLATE "C" PRIMARY KEY, "user" text COLLATE "C" NOT NULL REFERENCES users ON DELETE CASCADE,
     digest bytea NOT NULL UNIQUE, scopes text, session text NOT NULL, exact boolean NOT NULL,
-    created_at double precision NOT NULL, expires_at double precision, revoked_at double precision
+    created_at double precision NOT NULL, expires_at double precision, revoked_at double precision,
+    made_by text COLLATE "C"
 );
 CREATE INDEX tokens_of_user ON tokens ("user", created_at);
 CREATE TABLE secrets (
@@ -68,6 +78,10 @@ CREATE TABLE acts (
 CREATE TABLE used_tickets (digest bytea PRIMARY KEY, until double precision NOT NULL);
 CREATE TABLE ended_sign_ins (digest bytea PRIMARY KEY, until double precision NOT NULL)
 """
+HAS_MAKERS: Final = """SELECT FROM pg_attribute
+    WHERE attrelid = 'tokens'::regclass AND attname = 'made_by'"""
+ADD_MAKERS: Final = 'ALTER TABLE tokens ADD COLUMN IF NOT EXISTS made_by text COLLATE "C"'
+"""For tables of an older Cellgate, which goes on using them: it names all columns that it reads."""
 NOTE_VERSION: Final = "INSERT INTO about VALUES (%s, gen_random_uuid(), gen_random_uuid(), NULL)"
 
 BEGIN_CHANGE: Final = "UPDATE about SET change = gen_random_uuid()"

@@ -27,7 +27,7 @@ from cellgate.identity.store.interface import Act, Everybody, UserReader
 from cellgate.identity.store.user_database import Row, UserDatabase, token_row
 from cellgate.identity.store.user_file import UserFile
 from cellgate.record.store.postgresql.record_connection import RecordAddress, connect
-from cellgate.record.store.postgresql.schema import ONE_MOMENT, PING, USERS, Schema
+from cellgate.record.store.postgresql.schema import ONE_MOMENT, PING, USERS, Schema, make_tables
 from cellgate_kernels.base.errors import in_brief
 
 PATIENCE_SECONDS = 15.0
@@ -85,6 +85,9 @@ class UserTables(UserDatabase):
                 raise NotFound(f"There are no users yet ({self.address}); cellgate user add makes one")
             schema.make(self._db)
         schema.check(self._db)
+        if self._db.execute(statements.HAS_MAKERS).fetchone() is None:
+            with self._db.transaction():
+                make_tables(self._db, USERS, statements.ADD_MAKERS)
 
     def close(self) -> None:
         with suppress(psycopg.Error):
