@@ -721,7 +721,7 @@ class SyncUsers:
         """
 
     def revoke_token(self, token: str, user: str = ME) -> None:
-        """Revoke a user's token by its id."""
+        """Revoke a user's token by its id, and those that the user made with it."""
 
     def secrets(self, user: str = ME) -> Sequence[SecretModel]:
         """Return a user's secrets, by name, without their values."""

@@ -211,7 +211,7 @@ def test_a_session_is_changed(shell: Shell, gateway: GatewayProcess, session: st
     before = gateway.model(session)["limits"]
     metadata = shell.lines("session", "change", session, "--metadata", '{"team": "ml"}')
     assert metadata == [f"changed: {session}"]
-    told = shell.call("session", "change", session, "--title", "Für Mai", "--idle-timeout", "50", "--json")
+    told = shell.call("session", "change", session, "--title", "Für Mai", "--idle-time", "50", "--json")
     changed = json.loads(told.stdout)
     assert (changed["title"], changed["metadata"]["team"]) == ("Für Mai", "ml")
     assert changed["limits"] == before | {"idle_timeout": 50}

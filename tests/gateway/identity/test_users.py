@@ -327,8 +327,8 @@ def test_tokens_end_with_the_one_that_they_were_made_with(gateway: GatewayProces
                 await Gateway(gateway.url, text).me()
             assert refused.value.status == 401
 
-    asyncio.run(work(new_user(gateway, "finn")))
-    by_administrator = gateway.get("/v1/users/finn/tokens").json()["tokens"][0]
+    asyncio.run(work(new_user(gateway, "theo")))
+    by_administrator = gateway.get("/v1/users/theo/tokens").json()["tokens"][0]
     assert by_administrator["made_by"] is None
 
 

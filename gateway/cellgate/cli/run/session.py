@@ -109,7 +109,7 @@ class SessionApp(ListOptions):
         cellgate session ls --live --json
         cellgate session ls --search my-
         cellgate session info my-session
-        cellgate session change my-session --title 'Report for May' --idle-timeout 7200
+        cellgate session change my-session --title 'Report for May' --idle-time 7200
         cellgate session variables my-session
         cellgate session watch my-session
         cellgate session watch my-session --after 0 --json
@@ -136,8 +136,8 @@ class SessionApp(ListOptions):
             "after": "watch",
             "title": "change",
             "metadata": "change",
-            "cell_timeout": "change",
-            "idle_timeout": "change",
+            "cell_time": "change",
+            "idle_time": "change",
             "made_as": "checkpoint branch",
             "shared": "branch",
             "seed": "branch",
@@ -166,12 +166,13 @@ class SessionApp(ListOptions):
     metadata = Unicode(
         None, allow_none=True, help="The session's metadata, a JSON object, instead of the present one."
     ).tag(config=True, metavar="JSON")
-    cell_timeout = Duration(
+    # Not named as the gateway's own settings: variables for those would change sessions, too.
+    cell_time = Duration(
         None, allow_none=True, help="Seconds that a cell may run that is sent from now on."
     ).tag(config=True, metavar="SECONDS")
-    idle_timeout = Duration(
-        None, allow_none=True, help="Seconds without use after which the session ends."
-    ).tag(config=True, metavar="SECONDS")
+    idle_time = Duration(None, allow_none=True, help="Seconds without use after which the session ends.").tag(
+        config=True, metavar="SECONDS"
+    )
 
     made_as = Unicode(
         help="The name of the branch or checkpoint; default: one that the gateway makes up."
@@ -200,8 +201,8 @@ class SessionApp(ListOptions):
         "after": "SessionApp.after",
         "title": "SessionApp.title",
         "metadata": "SessionApp.metadata",
-        "cell-timeout": "SessionApp.cell_timeout",
-        "idle-timeout": "SessionApp.idle_timeout",
+        "cell-time": "SessionApp.cell_time",
+        "idle-time": "SessionApp.idle_time",
         "as": "SessionApp.made_as",
         "seed": "SessionApp.seed",
         "timeout": "SessionApp.timeout",
@@ -255,12 +256,12 @@ class SessionApp(ListOptions):
         gateway = self.gateway()
         metadata = None if self.metadata is None else _metadata(self.metadata)
         limits: TimesKeywords = {}
-        if self.cell_timeout is not None:
-            limits["cell_timeout"] = self.cell_timeout
-        if self.idle_timeout is not None:
-            limits["idle_timeout"] = self.idle_timeout
+        if self.cell_time is not None:
+            limits["cell_timeout"] = self.cell_time
+        if self.idle_time is not None:
+            limits["idle_timeout"] = self.idle_time
         if self.title is None and metadata is None and not limits:
-            raise UsageError("give --title, --metadata, --cell-timeout or --idle-timeout")
+            raise UsageError("give --title, --metadata, --cell-time or --idle-time")
         await _live(gateway, name)
         session = gateway.session(name)
         model = await session.change(self.title, metadata=metadata, limits=limits or None)
