@@ -25,6 +25,7 @@ from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.redo import LOG_BYTES, beside, find_frames, last_beside
 from cellgate.testing.record_store import Chain, session_row
+from cellgate_kernels.base.errors import InvalidInput
 from tests.pure.record.conftest import all_events, journal_at
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced
@@ -139,6 +140,18 @@ async def test_a_log_that_is_cut_anywhere_is_told(killed: Path, tmp_path: Path) 
             rows = await opened(copy)
             assert sum(rows) == 10 + 4 * whole
             shutil.rmtree(copy.parent)
+
+
+async def test_an_emptied_record_is_damaged_and_one_that_was_never_there_is_none(killed: Path) -> None:
+    killed.write_bytes(b"")
+    with pytest.raises(RecordDamaged, match="no table is left of it"):
+        problems(killed)
+    beside(killed).unlink()
+    with pytest.raises(RecordDamaged, match="no table is left of it"):
+        problems(killed)
+    last_beside(killed).unlink()
+    with pytest.raises(InvalidInput, match="no record"):
+        problems(killed)
 
 
 async def test_a_removed_log_is_told_with_the_number_of_commits(

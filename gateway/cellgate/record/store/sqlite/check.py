@@ -25,6 +25,7 @@ from cellgate.record.store.sqlite.lineage import StoredOrigins
 from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.migrations import is_foreign, version_of
 from cellgate.record.store.sqlite.opening import damage_told
+from cellgate.record.store.sqlite.redo import beside, last_beside
 from cellgate.record.trail import DAMAGED, TrailRow
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
@@ -42,6 +43,8 @@ def check_record(path: Path) -> Iterator[Finding]:
     path = existing(path)
     with schema.reading(path, verified=True) as db, damage_told(f"The record {path}", verified=True):
         if is_foreign(db) or not version_of(db, path):
+            if beside(path).exists() or last_beside(path).exists():
+                raise RecordDamaged(f"The record {path}", "no table is left of it", verified=True)
             raise InvalidInput(f"{path} is a database of SQLite, but no record")
         look = partial(salvage.look, path)
         found, seed = salvage.one_moment(db, path, look, "check it when one runs")
