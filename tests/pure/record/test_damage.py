@@ -143,7 +143,7 @@ async def test_a_log_that_is_cut_anywhere_is_told(killed: Path, tmp_path: Path) 
 
 
 async def test_an_emptied_record_is_damaged_and_one_that_was_never_there_is_none(killed: Path) -> None:
-    killed.write_bytes(b"")
+    await asyncio.to_thread(killed.write_bytes, b"")
     with pytest.raises(RecordDamaged, match="no table is left of it"):
         problems(killed)
     beside(killed).unlink()
