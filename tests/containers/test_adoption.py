@@ -234,7 +234,7 @@ def test_a_cell_that_is_not_recorded_before_the_crash_is_not_run_again_by_a_repe
         again = pool.submit(run, successor)
         go(successor, "s")
         result = again.result().json()
-    assert (result["status"], result["stdout"], result["text"]) == ("ok", "done\n", "1")
+    assert (result["status"], result["stdout"], result["text"]) == ("ok", "done\n", "done\n1")
     assert run(successor, "n += 2").status == 409
     assert successor.execute("s", "n")["text"] == "1"
     keys = [e["idempotency"][0] for e in successor.recorded("s") if "idempotency" in e]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.channels import channels, is_idle, of, raw_socket, text
+from tests.support.channels import Sent, channels, is_idle, of, raw_socket, text
 from tests.support.server import IN_TIME, GatewayProcess, until
 
 MEGABYTE = 1_000_000
@@ -102,10 +102,17 @@ async def test_a_session_id_brings_back_what_was_missed(jupyter: GatewayProcess,
     """Output, reply and idle of a cell that ran while its client was away, each once and in order."""
     async with channels(jupyter, kernel, session_id="me") as client:
         await client.run("1")
-        code = "import time\nfor n in range(5): print(n, flush=True); time.sleep(0.2)"
+        # What is on its way to a client when it goes is its own to lose: nothing is, when this one goes.
+        code = (
+            "import pathlib, time\nprint(0)\nwhile not pathlib.Path('gone').exists(): time.sleep(0.02)\n"
+            "for n in range(1, 5): print(n, flush=True); time.sleep(0.2)"
+        )
         msg_id = await client.execute(code)
-        before = await client.until(lambda message: message["msg_type"] == "stream")
+        before: list[Sent] = []
+        while text(of(before, msg_id)) != "0\n":
+            before += await client.until(lambda message: message["msg_type"] == "stream")
     until(lambda: connections(jupyter, kernel) == 0, "the client has not gone")
+    (jupyter.workspace(kernel) / "gone").touch()
     await asyncio.sleep(0.5)
     async with channels(jupyter, kernel, session_id="me") as client:
         after = await client.ended(msg_id)
