@@ -390,7 +390,7 @@ def _check_containers(name: str, runtime: str) -> None:
             await engine.close()
 
     try:
-        asyncio.run(check())
+        run_apart(check())
     except BackendUnavailable as error:
         require(name, error.message)
 
@@ -428,6 +428,6 @@ def kernel_prefix() -> Path:
 def sandbox(kernel_prefix: Path) -> None:
     """Demands that bubblewrap works here."""
     try:
-        asyncio.run(SandboxProvisioner.check())
+        run_apart(SandboxProvisioner.check())
     except BackendUnavailable as error:
         require("sandbox", error.message)
