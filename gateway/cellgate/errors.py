@@ -392,6 +392,12 @@ class Fenced(NotRecorded):
     reason = "fenced"
 
 
+class RecordSetBack(NotRecorded):
+    """The record's database went back and lacks events of the session, so its kernel has ended: ask again."""
+
+    reason = "record_set_back"
+
+
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _STATUS: dict[type[CellgateError], HTTPStatus] = {

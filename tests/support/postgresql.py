@@ -89,6 +89,19 @@ class PostgresServer:
             self._process.wait(PATIENCE)
             self._process = None
 
+    def keep_copy(self) -> None:
+        """Restart the server, and keep a copy of all that it had committed by then."""
+        self.stop()
+        subprocess.run(["cp", "-a", self._data, self.folder / "copy"], check=True, timeout=PATIENCE)
+        self.start()
+
+    def put_copy_back(self) -> None:
+        """Restart the server with the copy in the place of what it has now."""
+        self.stop()
+        shutil.rmtree(self._data)
+        (self.folder / "copy").rename(self._data)
+        self.start()
+
 
 @contextmanager
 def postgresql(settings: tuple[str, ...] = NOT_DURABLE) -> Iterator[PostgresServer]:

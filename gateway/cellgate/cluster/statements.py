@@ -74,10 +74,11 @@ BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
             OR greatest(beat_at, steady_since) > clock_timestamp()
             THEN clock_timestamp() ELSE steady_since END,
         beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
-        takeovers = %(takeovers)s
-        WHERE id = %(node)s AND incarnation = %(incarnation)s RETURNING id)
+        takeovers = %(takeovers)s, incarnation = %(incarnation)s
+        WHERE id = %(node)s AND incarnation <= %(incarnation)s RETURNING id)
     SELECT {_NODE}, EXISTS (SELECT FROM beaten) FROM nodes ORDER BY id"""  # noqa: S608
-"""A clock of the database that was set back counts as a silence of all nodes.
+"""A clock of the database that was set back counts as a silence of all nodes. A lower incarnation than this
+process' own is that of an older copy of the database, which was restored: incarnations only rise.
 
 Returns all nodes as they were before, with the age of their last beat, and whether this node has one."""
 LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608

@@ -1,4 +1,5 @@
 """Ends sessions here that another gateway goes on with, also while they open: they would work for nobody.
+The same goes for sessions whose record lacks events, because its database went back to an older state.
 
 The record's store finds out when a session's rows are refused, ``ownership`` when this gateway was silent for
 so long that others may have taken its keys. ``takeover`` is the other gateway's side.
@@ -9,24 +10,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from cellgate.errors import RecordSetBack
 from cellgate.record.store.interface import FENCED, RecordStore
 from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.session import Session
+from cellgate.sessions.takeover import LostBy
 
 logger = logging.getLogger(__name__)
 
 FENCE = "fenced"
-"""The cause of the end of such a session."""
+"""The cause of the end of a session that another gateway has."""
 
 
 class Fences:
-    """Ends sessions of these keys by calling `end`, which does not wait."""
+    """Ends sessions of these keys by calling `end` with the cause, which does not wait.
 
-    def __init__(self, journal: RecordStore, keys: SessionKeys, end: Callable[[Session], None]) -> None:
+    `set_back` is called with each that ends because its record lacks events.
+    """
+
+    def __init__(
+        self,
+        journal: RecordStore,
+        keys: SessionKeys,
+        end: Callable[[Session, str], None],
+        set_back: Callable[[Session], None] = lambda _: None,
+    ) -> None:
         self._journal = journal
         self._keys = keys
         self._end = end
+        self._set_back = set_back
         journal.follow(self._end_by_id)
         keys.ownership.follow(self._recorded, self._end_by_key)
 
@@ -49,9 +62,14 @@ class Fences:
             self._end_opening(owned, use.opening)
         elif session is not None and not session.ending:
             ids = {"principal": owned[0], "session": owned[1], "epoch": session.log.epoch}
+            if isinstance(self._journal.failure_of(session.row.id), RecordSetBack):
+                logger.error("The record lacks the last events of a session: its kernel ends", extra=ids)
+                self._end(session, LostBy.RECORD_SET_BACK)
+                self._set_back(session)
+                return
             logger.warning("Another gateway goes on with a session: its kernel here ends", extra=ids)
             self._journal.refuse(session.row.id, FENCED)
-            self._end(session)
+            self._end(session, FENCE)
 
     def _end_opening(self, owned: Owned, opening: Opening) -> None:
         if not opening.fenced:

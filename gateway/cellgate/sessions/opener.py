@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded, OwnedElsewhere
+from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded, OwnedElsewhere, RecordSetBack
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import new_folder
@@ -77,7 +77,8 @@ class SessionOpener:
         """Homes of sessions in a cluster."""
         self.variables = KeptVariables()
         """Variables of ended sessions."""
-        self._journal = journal
+        self.journal = journal
+        """The record's store."""
         self.parts = parts
         self.settings = settings
         self._usage = parts.usage
@@ -149,11 +150,11 @@ class SessionOpener:
         if former is None:
             folder = new_folder() if plan.sharer is None else plan.sharer.folder
             await self._usage.confirm(owned[0], opening.reserved)
-            row = _row(await self._journal.begin_session(*owned), owned, plan, folder)
-            spec = self._spec(row, plan, self._log(row), automatic=plan.body.checkpoint == AUTO)
+            row = _row(await self.journal.begin_session(*owned), owned, plan, folder)
+            spec = self._spec(row, plan, self.new_log(row), automatic=plan.body.checkpoint == AUTO)
         else:
             spec = await self._resumed(opening, former, plan)
-            last = await self._journal.reads.last_execution(former.id)
+            last = await self.journal.reads.last_execution(former.id)
             executions = last.number if last is not None else 0
         session = self.make(spec)
         self.keys.made(opening, session)
@@ -173,35 +174,49 @@ class SessionOpener:
         if moved:
             await self.settling.settle(owned, row, keep_files=False)
 
+    async def claim_set_back(self, owned: Owned) -> bool:
+        """Claim the key of a session whose record lacks its last events, and record its end; return whether
+        there is any record of it. Raises OwnedElsewhere and StorageError.
+        """
+        row, _ = await self._claim(owned)
+        return row is not None
+
     async def _claim(self, owned: Owned) -> tuple[SessionRow | None, bool]:
-        """Claim a key; return the row of its ended session, if any, and whether its files are elsewhere."""
+        """Claim a key; return the row of its ended session, if any, and whether its files are elsewhere.
+
+        What a lost gateway, or a database that went back, has left open of the session ends in the record.
+        """
         owner = await self.keys.claim(owned)
-        row = await self._journal.reads.session(*owned)
-        left_open = row is not None and row.state != ENDED and self.keys.ownership.shared
-        if row is None or not (owner.moved or left_open):
+        row = await self.journal.reads.session(*owned)
+        set_back = row is not None and isinstance(self.journal.failure_of(row.id), RecordSetBack)
+        if row is None or (row.state == ENDED and not (owner.moved or set_back)):
             return row, owner.moved
         # The end of its last life here may still be waiting to be written.
-        await self._journal.commit()
-        last = await self._journal.reads.session(*owned)
-        if last is None or last.state == ENDED:
+        await self.journal.commit()
+        last = await self.journal.reads.session(*owned)
+        if last is None or (last.state == ENDED and not set_back):
             return last, owner.moved
         log = await self.stored_log(last, claimed=True)
-        await end_lost(self._journal, last, log, LostBy.NODE_LOST)
+        is_lost = self.keys.ownership.shared and not set_back
+        await end_lost(
+            self.journal, last, log, LostBy.NODE_LOST if is_lost else LostBy.RECORD_SET_BACK
+        )
         with suppress(NotRecorded):
             await log.commit()
         ids = {"principal": owned[0], "session": owned[1], "epoch": log.epoch}
-        logger.warning("A session's lost gateway has left it open: its end is recorded now", extra=ids)
-        return await self._journal.reads.session(*owned), owner.moved
+        why = "lost gateway" if is_lost else "record went back and"
+        logger.warning("A session's %s has left it open: its end is recorded now", why, extra=ids)
+        return await self.journal.reads.session(*owned), owner.moved
 
     async def _resumed(self, opening: Opening, former: SessionRow, plan: SessionPlan) -> SessionSpec:
         """Return the next life of a recorded session, whose log takes events again."""
         if plan.sharer is not None and former.folder != plan.sharer.folder:
             raise Conflict(f"Session {former.key!r} is recorded with another workspace; choose another key")
         # The last events of its previous life may still be waiting to be written.
-        await self._journal.commit()
+        await self.journal.commit()
         log = await self.stored_log(former, claimed=True)
-        self._journal.check_writable(former.id)
-        life = await self._journal.reads.last_life(former)
+        self.journal.check_writable(former.id)
+        life = await self.journal.reads.last_life(former)
         resumed = self._terms.resumed(former, life, self.variables.of(former.principal, former.id), plan)
         self._reserve_again(opening, former, plan.limits, resumed.limits)
         await self._usage.confirm(former.principal, opening.reserved)
@@ -222,7 +237,7 @@ class SessionOpener:
         return replace(spec, loss=resumed.loss, missing=resumed.loss.missing)
 
     def _spec(self, row: SessionRow, plan: SessionPlan, log: EventLog, *, automatic: bool) -> SessionSpec:
-        spec = SessionSpec(row, plan.limits, plan.profile, log, self._journal)
+        spec = SessionSpec(row, plan.limits, plan.profile, log, self.journal)
         return replace(spec, secrets=plan.secrets, checkpoints=automatic)
 
     def _reserve_again(
@@ -257,7 +272,7 @@ class SessionOpener:
             raise Conflict(
                 f"Another gateway has the session {owned[1]!r}; choose another key for the branch"
             ) from error
-        if await self._journal.reads.session(*owned) is not None:
+        if await self.journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
                 " choose another key for the branch"
@@ -286,7 +301,7 @@ class SessionOpener:
     async def _branch_of(self, parent: Session, key: str, terms: BranchTerms) -> SessionSpec:
         """Return a session like its parent, whose count of cells it continues; it has no events yet."""
         row = SessionRow.new(
-            await self._journal.begin_session(parent.row.principal, key),
+            await self.journal.begin_session(parent.row.principal, key),
             principal=parent.row.principal,
             key=key,
             kernel=parent.row.kernel,
@@ -301,8 +316,8 @@ class SessionOpener:
             row,
             parent.limits,
             parent.slot.profile,
-            self._log(row),
-            self._journal,
+            self.new_log(row),
+            self.journal,
             secrets=None if secrets is None else secrets.copied(),
             checkpoints=parent.undo.automatic and not terms.explored,
         )
@@ -318,7 +333,7 @@ class SessionOpener:
     ) -> Session:
         """Return a session in memory, for one request; see `SessionRegistry.open_one_shot`."""
         key = f"one-shot-{uuid.uuid4()}"
-        row = _row(await self._journal.begin_session(principal, key), ("", key), plan, new_folder())
+        row = _row(await self.journal.begin_session(principal, key), ("", key), plan, new_folder())
         store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key, lane=self.parts.lane)
         log.whose = principal
@@ -369,18 +384,18 @@ class SessionOpener:
 
     async def stored_log(self, row: SessionRow, *, claimed: bool = False) -> EventLog:
         """Return the closed log of a session that is not live; `claimed`: to be reopened. Raises NotFound."""
-        epoch = await self._journal.claim(row.id) if claimed else FIRST_EPOCH
-        last = await self._journal.reads.last_event(row.id)
+        epoch = await self.journal.claim(row.id) if claimed else FIRST_EPOCH
+        last = await self.journal.reads.last_event(row.id)
         if last is None:
             raise NotFound(f"No session {row.key!r}")
-        log = self._log(row, *last)
+        log = self.new_log(row, *last)
         log.epoch = epoch
         log.close()
         return log
 
-    def _log(self, row: SessionRow, last_seq: int = 0, head: bytes = GENESIS) -> EventLog:
+    def new_log(self, row: SessionRow, last_seq: int = 0, head: bytes = GENESIS) -> EventLog:
         """Return a session's log; its events count towards the principal's record, if there are quotas."""
-        log = EventLog(self._journal, row.id, row.key, last_seq=last_seq, head=head, lane=self.parts.lane)
+        log = EventLog(self.journal, row.id, row.key, last_seq=last_seq, head=head, lane=self.parts.lane)
         log.whose = row.principal
         if self._usage.measures_records:
             log.stored = partial(self._usage.recorded, row.principal)

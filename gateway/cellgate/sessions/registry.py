@@ -28,7 +28,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.agreement import check_agreement
-from cellgate.sessions.fences import FENCE, Fences
+from cellgate.sessions.fences import Fences
 from cellgate.sessions.keys import SessionKeys
 from cellgate.sessions.model import AUTO
 from cellgate.sessions.opener import BranchTerms, SessionOpener
@@ -37,6 +37,7 @@ from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.purger import SessionPurger
 from cellgate.sessions.replacement import Moved
 from cellgate.sessions.session import Session
+from cellgate.sessions.set_back import SetBackRecords
 from cellgate.sessions.settings import ManagerSettings
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.terms import SessionPlan, SessionTerms
@@ -91,7 +92,8 @@ class SessionRegistry:
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time
         self._culler: asyncio.Task[None] | None = None
-        Fences(journal, self.keys, partial(self.end_later, cause=FENCE, keep_files=True))
+        set_back = SetBackRecords(self.opener, self._tasks)
+        Fences(journal, self.keys, partial(self.end_later, keep_files=True), set_back.mark_once_over)
 
     def start(self) -> None:
         """Start culling sessions that are idle or too old."""

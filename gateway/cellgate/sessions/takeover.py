@@ -23,12 +23,16 @@ class LostBy(StrEnum):
 
     GATEWAY_RESTART = "gateway_restart"
     NODE_LOST = "node_lost"
+    RECORD_SET_BACK = "record_set_back"
 
 
 _TOLD: Final = MappingProxyType(
     {
         LostBy.GATEWAY_RESTART: "The gateway stopped while this cell waited or ran.",
         LostBy.NODE_LOST: "The gateway that had this session was lost while this cell waited or ran.",
+        LostBy.RECORD_SET_BACK: (
+            "The database went back to an older state, in which this cell had not ended; its end is lost."
+        ),
     }
 )
 PORT_LOST: Final = MappingProxyType({"connections": None, "sent": None, "received": None})

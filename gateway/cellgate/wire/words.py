@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         "out_of_memory",
         "pids_limit",
         "pool_exhausted",
+        "record_set_back",
         "rolled_back",
         "running_quota",
         "shutdown_request",

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from cellgate.errors import Fenced, NotRecorded, RecordGone, StorageError, StorageFull
+from cellgate.errors import Fenced, NotRecorded, RecordGone, RecordSetBack, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.record.store.interface import FENCED
+from cellgate.record.store.interface import ENDED_HERE, FENCED, SET_BACK
 from cellgate_kernels.base.resources import KIB
 
 logger = logging.getLogger(__name__)
@@ -405,7 +405,7 @@ class Failures:
         self.broken: StorageError | None = None
         self.count = 0
         self.fenced: Callable[[int], None] = lambda _: None
-        """Called with the id of each session that another gateway has claimed."""
+        """Called with the id of each session that another gateway has claimed, or whose events are gone."""
         self._room = room
         self._purged: deque[int] = deque(maxlen=MOST_PURGED)
         self._fenced: deque[int] = deque(maxlen=MOST_FENCED)
@@ -414,19 +414,19 @@ class Failures:
         if session_id not in self.refused:
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self.refused[session_id] = why
-            if why == FENCED:
+            if why in ENDED_HERE:
                 # If rows of a forgotten session still come, the store refuses them once more.
                 if len(self._fenced) == MOST_FENCED:
                     self.reclaimed(self._fenced[0])
                 self._fenced.append(session_id)
             self._room.backlog.drop(session_id)
             self._room.wake()
-            if why == FENCED:
+            if why in ENDED_HERE:
                 self.fenced(session_id)
 
     def reclaimed(self, session_id: int) -> None:
-        """Forget that another gateway has claimed a session."""
-        if self.refused.get(session_id) == FENCED:
+        """Forget that another gateway has claimed a session, or that its last events are gone."""
+        if self.refused.get(session_id) in ENDED_HERE:
             del self.refused[session_id]
 
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
@@ -436,6 +436,8 @@ class Failures:
             return None
         if why == FENCED:
             return Fenced(FENCED)
+        if why == SET_BACK:
+            return RecordSetBack(SET_BACK)
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
     def takes(self, session_id: int) -> bool:

@@ -30,6 +30,13 @@ T = TypeVar("T")
 FIRST_EPOCH = 1
 FENCED = "Somebody else has gone on with this session's record; nothing more of it is recorded here"
 """NotRecorded's text for a former claim."""
+SET_BACK = (
+    "The database with the record went back to an older state, which lacks the last events of this session,"
+    " so its kernel has ended; ask again to go on from what is recorded"
+)
+"""NotRecorded's text for a session whose durable events are gone, as by a restore of an older copy."""
+ENDED_HERE = frozenset({FENCED, SET_BACK})
+"""The texts of sessions that end here and may be claimed again."""
 
 
 class GivenUp(Exception):
@@ -294,7 +301,9 @@ class RecordStore(EventStore, Protocol):
         """
 
     def follow(self, fenced: Callable[[int], None]) -> None:
-        """Call `fenced` with the id of each session that another gateway turns out to have claimed."""
+        """Call `fenced` with the id of each session that another gateway turns out to have claimed, or whose
+        durable events are gone: `failure_of` then returns `RecordSetBack`.
+        """
 
     async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError.

@@ -246,6 +246,8 @@ class RecordConnection:
         self._failure: StorageError | None = None
         self._was_open = False
         self._again = 0.0
+        self.look: Callable[[Connection], None] = _ping
+        """Called in the thread at intervals, if the connection holds the record."""
         self._pinged: Future[None] | None = None
         self._guarded_watch = guarded(self._watch, "watch of PostgreSQL")
         self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
@@ -333,7 +335,7 @@ class RecordConnection:
             db.give_up()
         if self._hold is not Hold.NOT and not self._closed and (self._pinged is None or self._pinged.done()):
             # Otherwise a gateway that writes nothing would leave the record to the next one that starts.
-            self._pinged = self._thread.submit(self._twice, _ping)
+            self._pinged = self._thread.submit(self._twice, self.look)
         if not (self._closed and db is None):
             self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
 

@@ -126,15 +126,21 @@ NOTE_VERSION: Final = "INSERT INTO about VALUES (%s)"
 
 # ---- writing ----------------------------------------------------------------------------------------------
 
-NEW_ID: Final = "SELECT nextval('session_ids')"
-CLAIM: Final = "UPDATE sessions SET epoch = epoch + 1 WHERE id = %s RETURNING epoch"
+NEW_IDS: Final = "SELECT max(nextval('session_ids')) FROM generate_series(1, %s)"
+CLAIM: Final = "UPDATE sessions SET epoch = epoch + 1 WHERE id = %s RETURNING epoch, head_seq, head"
 CLAIM_OWN: Final = """WITH held AS MATERIALIZED (SELECT s.id FROM sessions AS s
         JOIN owners AS o ON o.principal = s.principal AND o.key = s.key
         JOIN nodes AS n ON n.id = o.node AND n.id = %(node)s AND n.incarnation = %(incarnation)s
         WHERE s.id = %(id)s FOR SHARE OF o)
-    UPDATE sessions AS s SET epoch = s.epoch + 1 FROM held WHERE s.id = held.id RETURNING s.epoch"""
+    UPDATE sessions AS s SET epoch = s.epoch + 1 FROM held WHERE s.id = held.id
+        RETURNING s.epoch, s.head_seq, s.head"""
 """CLAIM in a cluster. Returns no row for a session whose key is not this node's, or no longer."""
 HEADS: Final = "SELECT id, epoch, head_seq, head FROM sessions WHERE id = ANY(%b::bigint[])"
+LOST: Final = """SELECT k.id, EXISTS (SELECT FROM sessions AS s WHERE s.id = k.id)
+    FROM unnest(%(id)b::bigint[], %(seq)b::bigint[], %(head)b::bytea[]) AS k (id, seq, head)
+    WHERE NOT EXISTS (SELECT FROM events AS e
+        WHERE e.session_id = k.id AND e.seq = k.seq AND e.hash = k.head)"""
+"""Returns the sessions whose event of this number and hash is missing, each with whether it has a row."""
 
 _NEW_EVENTS = """
     e AS MATERIALIZED (SELECT * FROM unnest(

@@ -10,14 +10,16 @@ recorded here; other sessions are not affected. All methods belong to one event 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from cellgate.errors import Fenced, StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.store.backlog import Backlog, Failures, Group, Room, cost
-from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
+from cellgate.record.store.interface import ENDED_HERE, FENCED, FIRST_EPOCH, SET_BACK, Purge
 from cellgate.record.store.postgresql import reads, writes
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.reads import PostgresReads
@@ -35,7 +37,9 @@ from cellgate.record.store.postgresql.writes import Adding, Batch, OwnNode, Tabl
 from cellgate.record.trail import NewEntry
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.resources import MIB
-from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.base.tasks import Supervisor, guarded, outcome
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -153,9 +157,10 @@ class CommitWriter:
         self._failures.failure = self._failures.broken
         claims = self._claims.epochs_of(refused)
         for session_id, why in refused.items():
-            if why == FENCED and claims[session_id] != self._batch.epochs[session_id]:
+            may_go_on = why in ENDED_HERE
+            if may_go_on and claims[session_id] != self._batch.epochs[session_id]:
                 continue  # it was claimed here meanwhile, and the rows belong to the former claim
-            told = why if why == FENCED else f"the record refused its rows ({why})"
+            told = why if may_go_on else f"the record refused its rows ({why})"
             self._failures.refuse(session_id, told)
         group = backlog.land()
         self._claims.have_rows(group.sessions)
@@ -185,7 +190,10 @@ class PostgresStore:
         self.former_activity: str | None = None
         self._writer = writer
         self._reader = RecordConnection(address, "record-reader")
-        self._tables = TableWriter()
+        loop = asyncio.get_running_loop()
+        set_back = guarded(self._set_back, "loss of rows in PostgreSQL")
+        self._tables = TableWriter(partial(loop.call_soon_threadsafe, set_back))
+        writer.look = self._tables.look
         self._claims = SessionClaims()
         self._backlog = Backlog()
         self._room = Room(self._backlog, limit)
@@ -230,7 +238,7 @@ class PostgresStore:
     # ---- writing ------------------------------------------------------------------------------------------
 
     async def begin_session(self, principal: str, key: str) -> int:
-        session_id = await self._writer.repeatable(writes.new_id)
+        session_id = await self._writer.repeatable(self._tables.new_id)
         self._claims.begin(session_id)
         return session_id
 
@@ -298,6 +306,12 @@ class PostgresStore:
             raise Fenced(FENCED)
         if (failure := self.failure_of(session_id)) is not None:
             raise failure
+
+    def _set_back(self, lost: Collection[int]) -> None:
+        """Stop recording these sessions, whose last events the database lacks since it went back."""
+        logger.error("The database went back to an older state, which lacks events of %d sessions", len(lost))
+        for session_id in lost:
+            self.refuse(session_id, SET_BACK)
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         row = self._backlog.execution_by_key(session_id, idempotency_key)

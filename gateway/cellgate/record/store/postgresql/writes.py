@@ -18,8 +18,9 @@ from psycopg import errors
 from cellgate.errors import Fenced, StorageError
 from cellgate.record.chain import GENESIS
 from cellgate.record.store.backlog import Group, RefusedRows
-from cellgate.record.store.interface import FENCED
+from cellgate.record.store.interface import FENCED, SET_BACK
 from cellgate.record.store.postgresql import statements
+from cellgate.record.store.postgresql.known_heads import KnownHeads
 from cellgate.record.store.postgresql.record_connection import Connection
 from cellgate.record.store.postgresql.schema import PING
 from cellgate.record.store.postgresql.tables import (
@@ -87,14 +88,56 @@ class OwnNode:
 class TableWriter:
     """Writes rows. All methods are for one thread, each with that thread's connection.
 
-    `own_node`: in a cluster, the node whose keys alone it writes. `_unsure`: whether the outcome of the last
-    group is unknown. `_trail_head`: the last known entry of the audit trail.
+    `own_node`: in a cluster, the node whose keys alone it writes. `set_back` is called with the sessions whose
+    last events a new connection's database lacks. `_unsure`: whether the outcome of the last group is
+    unknown. `_trail_head`: the last known entry of the audit trail. `_last_id`: the highest id of a session
+    that it knows of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, set_back: Callable[[Collection[int]], object] = lambda _: None) -> None:
         self.own_node: OwnNode | None = None
+        self._set_back = set_back
+        self._known = KnownHeads()
+        self._lost: set[int] = set()
+        self._met: Connection | None = None
         self._unsure = False
         self._trail_head: tuple[int, bytes] | None = None
+        self._last_id = 0
+
+    # ---- a database that went back ------------------------------------------------------------------------
+
+    def look(self, db: Connection) -> None:
+        """Look whether the database answers, and on a new connection what it lacks."""
+        if not self._meet(db):
+            db.execute(PING)
+
+    def _meet(self, db: Connection) -> bool:
+        """Look once on each connection what its database lacks; return whether this was a new one.
+
+        A database goes back to an older state only without connections. Nothing is written before this.
+        """
+        if db is self._met:
+            return False
+        self._trail_head = None
+        lost = self._known.take_lost(db)
+        self._lost |= lost
+        if lost:
+            self._new_id(db)
+            self._set_back(lost)
+        self._met = db
+        return True
+
+    def new_id(self, db: Connection) -> int:
+        """Return an id that no session has ever had, even one that the database lacks."""
+        self._meet(db)
+        return self._new_id(db)
+
+    def _new_id(self, db: Connection) -> int:
+        found = new_ids(db, 1)
+        if found <= self._last_id:
+            found = new_ids(db, self._last_id - found + 1)
+        self._last_id = found
+        return found
 
     # ---- groups -------------------------------------------------------------------------------------------
 
@@ -103,6 +146,7 @@ class TableWriter:
 
         After any error it may be called again with the same rows and more: each row is written once.
         """
+        self._meet(db)
         refused: dict[int, str] = {}
         parts = self._parts(db, batch)
         self._unsure = True
@@ -116,10 +160,11 @@ class TableWriter:
     def _parts(self, db: Connection, batch: Batch) -> list[Group]:
         """Return the rows to write, as groups of limited size."""
         group = batch.group
-        if not (self._unsure or group.concerns(batch.barred)) and group.size <= MOST_BYTES:
+        barred = {**batch.barred, **dict.fromkeys(self._lost, SET_BACK)} if self._lost else batch.barred
+        if not (self._unsure or group.concerns(barred)) and group.size <= MOST_BYTES:
             return [] if group.empty else [group]
         alone = group.by_session()
-        for session_id in batch.barred:
+        for session_id in barred:
             alone.pop(session_id, None)
         if self._unsure:
             for session_id, head in heads(db, [*alone]).items():
@@ -152,7 +197,7 @@ class TableWriter:
         """Write the rows of one session; return the reason if that fails."""
         why = ""
         for _ in range(2):
-            why = "its rows do not follow from what is recorded"
+            why = SET_BACK
             if self.own_node is not None and session_id in batch.new:
                 why = FENCED  # another node has the key
             try:
@@ -187,7 +232,9 @@ class TableWriter:
         new = batch.new & group.sessions.keys()
         asked = group_parameters(group, batch.epochs, new)
         if not new:
-            return {session_id for (session_id,) in db.execute(statements.COMMIT, asked, prepare=True)}
+            written = {session_id for (session_id,) in db.execute(statements.COMMIT, asked, prepare=True)}
+            self._known.note_group(group, written)
+            return written
         statement = statements.COMMIT_BEGUN
         if self.own_node is not None:
             statement = statements.COMMIT_BEGUN_OWN
@@ -201,6 +248,7 @@ class TableWriter:
 
         written = self._entering(db, write)
         batch.new -= new & written
+        self._known.note_group(group, written)
         return written
 
     # ---- claims -------------------------------------------------------------------------------------------
@@ -210,18 +258,26 @@ class TableWriter:
 
         Raises Fenced if another node has the session's key.
         """
+        self._meet(db)
         if self.own_node is None:
             found = db.execute(statements.CLAIM, (session_id,)).fetchone()
         else:
             found = db.execute(statements.CLAIM_OWN, {"id": session_id, **asdict(self.own_node)}).fetchone()
             if found is None and heads(db, [session_id]):
                 raise Fenced(FENCED)
-        return None if found is None else int(found[0])
+        if found is None:
+            return None
+        epoch, seq, head = found
+        self._known.note(session_id, seq, head, ended=True)
+        self._lost.discard(session_id)
+        self._last_id = max(self._last_id, session_id)
+        return int(epoch)
 
     # ---- the audit trail ----------------------------------------------------------------------------------
 
     def _entering(self, db: Connection, write: Callable[[tuple[int, bytes]], tuple[list[TrailRow], T]]) -> T:
         """Call `write` to add entries after the trail's head, again whenever another gateway was first."""
+        self._meet(db)
         for _ in range(MOST_TRIES):
             head = self._trail_head or trail_head(db)
             self._trail_head = None
@@ -287,6 +343,7 @@ class TableWriter:
 
         if not self._entering(db, write) and not is_purged(db, session_id):
             raise Fenced(GONE_ON)
+        self._known.forget(session_id)
         return True
 
 
@@ -333,9 +390,9 @@ def newest_act(db: Connection) -> int:
     return int(row[0])
 
 
-def new_id(db: Connection) -> int:
-    """Return an id that no session has ever had."""
-    row = db.execute(statements.NEW_ID).fetchone()
+def new_ids(db: Connection, count: int) -> int:
+    """Take so many ids that no session of the database has ever had; return the highest."""
+    row = db.execute(statements.NEW_IDS, (count,)).fetchone()
     assert row is not None
     return int(row[0])
 

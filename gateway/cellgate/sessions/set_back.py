@@ -1,0 +1,58 @@
+"""Records that a session's record lacks its last events, since its database went back to an older state.
+
+``fences`` ends such a session here. What is recorded of it afterwards is its end, with a cause that its next
+results, exports and other gateways of the cluster show: no events follow on the older ones as if none were
+missing. A session that is missing altogether gets a record of its end alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from msgspec import structs
+
+from cellgate.errors import OwnedElsewhere, StorageError
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.opener import SessionOpener
+from cellgate.sessions.session import Session
+from cellgate.sessions.takeover import LostBy, end_lost
+from cellgate_kernels.base.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+
+class SetBackRecords:
+    """Marks the records of sessions that `opener` has opened. `tasks`: the registry's."""
+
+    def __init__(self, opener: SessionOpener, tasks: Supervisor) -> None:
+        self._opener = opener
+        self._tasks = tasks
+
+    def mark_once_over(self, session: Session) -> None:
+        """Mark the record of a session that is ending, in the background; its key stays taken until then."""
+        row = session.row
+        if self._opener.keys.find((row.principal, row.key)).removed_by is None:
+            self._tasks.start(self._mark(session), f"mark {row.key}", session=row.key)
+
+    async def _mark(self, session: Session) -> None:
+        row = session.row
+        ids = {"principal": row.principal, "session": row.key}
+        with self._opener.keys.removing((row.principal, row.key)):
+            await asyncio.wait([session.over])
+            try:
+                if not await self._opener.claim_set_back((row.principal, row.key)):
+                    await self._begin_again(row)
+            except (OwnedElsewhere, StorageError) as error:
+                logger.error("The loss of a session's events could not be recorded: %s", error.message, extra=ids)
+                return
+        logger.warning("The record lacks the last events of a session, and says so now", extra=ids)
+
+    async def _begin_again(self, row: SessionRow) -> None:
+        """Record the end of a session whose whole record is missing, under a new id."""
+        journal = self._opener.journal
+        session_id = await journal.begin_session(row.principal, row.key)
+        found = structs.replace(row, id=session_id, execution_count=0, parent=0, branched_from=None)
+        log = self._opener.new_log(found)
+        await end_lost(journal, found, log, LostBy.RECORD_SET_BACK)
+        await log.commit()
