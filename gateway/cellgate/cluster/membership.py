@@ -185,6 +185,7 @@ class Membership:
         self._stop()
         if not self.lost.done():
             self.lost.set_result(
-                f"Another gateway has started as this node of the cluster, {self.node}, or the node was removed,"
-                " also by a restore of an older copy of the database: this one stops. Each gateway needs a data folder of its own, and no copy of one"
+                f"Another gateway has started as this node of the cluster, {self.node}, or the node was"
+                " removed, as by a restore of a copy of the database without it: this one stops. Each gateway"
+                " needs a data folder of its own, and no copy of one"
             )

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
-from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
+from cellgate.errors import LogClosed, NotRecorded, RecordGone, RecordSetBack, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.store.interface import FIRST_EPOCH, EventStore
@@ -343,6 +343,17 @@ class EventLog:
         start = after + 1 - self._memory[0].seq
         count = min(until - after, BATCH_EVENTS)
         return [self._memory[index] for index in range(start, start + count)]
+
+    def check_reaches(self, after: int) -> None:
+        """Check that the log has an event of this number, which a follower has seen. Raises RecordSetBack.
+
+        Without the error the follower would miss all new events that get the numbers up to this one.
+        """
+        if after > self.last_seq:
+            raise RecordSetBack(
+                f"The session's record ends with event {self.last_seq} and has no event {after}. If there was"
+                " one, its database went back to an older state: follow the record from an earlier event"
+            )
 
     async def follow(self, after: int) -> AsyncGenerator[list[EventRow], None]:
         """Yield batches of events after `after`, then live ones, until `close`. Close the iterator."""

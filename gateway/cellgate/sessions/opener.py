@@ -198,9 +198,7 @@ class SessionOpener:
             return last, owner.moved
         log = await self.stored_log(last, claimed=True)
         is_lost = self.keys.ownership.shared and not set_back
-        await end_lost(
-            self.journal, last, log, LostBy.NODE_LOST if is_lost else LostBy.RECORD_SET_BACK
-        )
+        await end_lost(self.journal, last, log, LostBy.NODE_LOST if is_lost else LostBy.RECORD_SET_BACK)
         with suppress(NotRecorded):
             await log.commit()
         ids = {"principal": owned[0], "session": owned[1], "epoch": log.epoch}

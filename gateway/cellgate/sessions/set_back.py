@@ -44,7 +44,9 @@ class SetBackRecords:
                 if not await self._opener.claim_set_back((row.principal, row.key)):
                     await self._begin_again(row)
             except (OwnedElsewhere, StorageError) as error:
-                logger.error("The loss of a session's events could not be recorded: %s", error.message, extra=ids)
+                logger.error(
+                    "The loss of a session's events could not be recorded: %s", error.message, extra=ids
+                )
                 return
         logger.warning("The record lacks the last events of a session, and says so now", extra=ids)
 

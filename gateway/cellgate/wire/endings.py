@@ -16,6 +16,8 @@ CELL_TIMEOUT = "CellTimeout"
 KERNEL_DIED = "KernelDied"
 """Names of errors that the gateway reports because the kernel could not."""
 
+RECORD_SET_BACK = "record_set_back"
+"""The cause of a kernel's loss with which a part of the record is lost, too."""
 _BY_ITSELF = frozenset({"ok", "error"})
 _UNANSWERED = frozenset({"cancelled", "died"})
 _OF_THE_GATEWAY = frozenset({CELL_TIMEOUT, KERNEL_DIED})
@@ -31,7 +33,9 @@ def describe_end(ended: Finished, *, started: bool, error_shown: bool) -> str:
     why = f" ({ended.cause})" if ended.cause else ""
     if ended.status in _BY_ITSELF:
         # A failure without an error output was reported otherwise: IPython prints usage errors of magics.
-        return _describe_kills(ended.memory_kills)
+        return " ".join(
+            filter(None, (_describe_gap(ended.kernel.cause), _describe_kills(ended.memory_kills)))
+        )
     error = ended.error
     if not started and ended.status in _UNANSWERED and ended.sent is not True:
         if error_shown:
@@ -50,6 +54,16 @@ def describe_end(ended: Finished, *, started: bool, error_shown: bool) -> str:
     if error is not None:
         return f"{error.ename}: {error.evalue}"
     return f"This cell was ended early: {ended.status}{why}."
+
+
+def _describe_gap(cause: str | None | UnsetType) -> str:
+    """Say that the record lacks cells before this one; empty if it does not."""
+    if cause != RECORD_SET_BACK:
+        return ""
+    return (
+        "The record lacks the last cells before this one, and their variables are gone: its database went back "
+        "to an older state."
+    )
 
 
 def _describe_kills(kills: int | UnsetType) -> str:

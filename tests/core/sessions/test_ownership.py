@@ -421,7 +421,9 @@ async def test_a_fenced_session_ends_here_with_its_kernel(house: House, keys: Ke
     before = await house.journal.reads.session(*KEY)
     keys[KEY] = THERE
     fences = Fences(
-        house.journal, house.manager.keys, lambda each, why: house.manager.end_later(each, why, keep_files=True)
+        house.journal,
+        house.manager.keys,
+        lambda each, why: house.manager.end_later(each, why, keep_files=True),
     )
     fences._end_by_id(session.row.id)
     await session.over
@@ -439,7 +441,9 @@ async def test_an_opening_whose_key_another_gateway_has_taken_is_given_up(
 ) -> None:
     """Its requests are told to ask again; no kernel is left, and nothing is recorded."""
     fences = Fences(
-        house.journal, house.manager.keys, lambda each, why: house.manager.end_later(each, why, keep_files=True)
+        house.journal,
+        house.manager.keys,
+        lambda each, why: house.manager.end_later(each, why, keep_files=True),
     )
     house.pool.gate.clear()
     asked = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))

@@ -20,7 +20,7 @@ ENDED = "ended"
 
 @dataclass(frozen=True, slots=True)
 class KnownHead:
-    """A session's last event: its number and hash. `ended`: whether the session had ended, as far as known."""
+    """The number and hash of a session's last event. `ended`: whether the session had ended, if known."""
 
     seq: int
     hash: bytes

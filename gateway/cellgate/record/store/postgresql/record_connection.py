@@ -44,6 +44,8 @@ PAUSE_SECONDS = 0.5
 """After a failed attempt nobody tries for so long: all who wait would wait for each attempt in turn."""
 ANSWER_SECONDS = 75.0
 """How long the answer to a statement may take: more than the server's own limit, which comes first."""
+DOUBT_SECONDS = 10.0
+"""How long an answer may take before another connection shows whether the server still answers anybody."""
 LOOK_SECONDS = 5.0
 """Between two looks whether an answer takes too long, and whether the record is still held."""
 
@@ -147,11 +149,8 @@ def connect(address: RecordAddress, hold: Hold = Hold.NOT, *, patience: float | 
 
     `patience`: that of the connection. Without it, too, the server must answer the first statements in time.
     """
-    given = {"connect_timeout": CONNECT_SECONDS, "application_name": "cellgate", **address.parameters}
-    given |= {"client_encoding": "UTF8", "keepalives_idle": 10, "keepalives_interval": 5}
-    given |= {"keepalives_count": 3, "tcp_user_timeout": 20_000}
     try:
-        db = Connection.connect(**given, autocommit=True, prepare_threshold=2)
+        db = Connection.connect(**_given(address), autocommit=True, prepare_threshold=2)
     except psycopg.Error as error:
         raise StorageError(f"PostgreSQL can't be reached ({address}): {_brief(error)}") from error
     db.patience = ANSWER_SECONDS if patience is None else patience
@@ -165,6 +164,23 @@ def connect(address: RecordAddress, hold: Hold = Hold.NOT, *, patience: float | 
         raise
     db.patience = patience
     return db
+
+
+def _given(address: RecordAddress) -> dict[str, Any]:
+    given = {"connect_timeout": CONNECT_SECONDS, "application_name": "cellgate", **address.parameters}
+    given |= {"client_encoding": "UTF8", "keepalives_idle": 10, "keepalives_interval": 5}
+    return given | {"keepalives_count": 3, "tcp_user_timeout": 20_000}
+
+
+def is_silent(address: RecordAddress) -> bool:
+    """Return whether the server answers no new connection: not even by a refusal, as of one too many."""
+    try:
+        psycopg.connect(**{**_given(address), "connect_timeout": CONNECT_SECONDS}).close()
+    except errors.ConnectionTimeout:
+        return True
+    except psycopg.Error:
+        return False
+    return False
 
 
 def _prepare(db: Connection, address: RecordAddress, hold: Hold) -> None:
@@ -188,6 +204,10 @@ def _prepare(db: Connection, address: RecordAddress, hold: Hold) -> None:
                 f"Another gateway, or a command, uses the record ({address}): end it, or use another database"
             )
         time.sleep(HOLD_SECONDS / 30)
+
+
+def _is_over(running: Future[None] | None) -> bool:
+    return running is None or running.done()
 
 
 def _ping(db: Connection) -> None:
@@ -241,6 +261,8 @@ class RecordConnection:
         self._hold = hold
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._lane = Lane(name, 1, self._thread)
+        self._doubts = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-doubts")
+        self._doubted: Future[None] | None = None
         self._db: Connection | None = None
         self._closed = False
         self._failure: StorageError | None = None
@@ -331,13 +353,22 @@ class RecordConnection:
         """Give a connection up whose server does not answer; hold a record again whose server restarted."""
         db = self._db
         asked_at = None if db is None else db.asked_at
-        if db is not None and asked_at is not None and time.monotonic() - asked_at >= ANSWER_SECONDS:
-            db.give_up()
-        if self._hold is not Hold.NOT and not self._closed and (self._pinged is None or self._pinged.done()):
+        if db is not None and asked_at is not None:
+            waited = time.monotonic() - asked_at
+            if waited >= ANSWER_SECONDS:
+                db.give_up()
+            elif waited >= DOUBT_SECONDS and not self._closed and _is_over(self._doubted):
+                self._doubted = self._doubts.submit(self._doubt, db, asked_at)
+        if self._hold is not Hold.NOT and not self._closed and _is_over(self._pinged):
             # Otherwise a gateway that writes nothing would leave the record to the next one that starts.
             self._pinged = self._thread.submit(self._twice, self.look)
         if not (self._closed and db is None):
             self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
+
+    def _doubt(self, db: Connection, asked_at: float) -> None:
+        """Give an answer up if the server answers nobody. Otherwise the statement only takes its time."""
+        if is_silent(self._address) and db.asked_at == asked_at:
+            db.give_up()
 
     def _disconnect(self) -> None:
         if self._db is not None:
@@ -355,3 +386,4 @@ class RecordConnection:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
             self._watching.cancel()
         self._thread.shutdown()
+        self._doubts.shutdown(wait=False)

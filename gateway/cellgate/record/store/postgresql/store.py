@@ -20,7 +20,7 @@ from cellgate.errors import Fenced, StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.store.backlog import Backlog, Failures, Group, Room, cost
 from cellgate.record.store.interface import ENDED_HERE, FENCED, FIRST_EPOCH, SET_BACK, Purge
-from cellgate.record.store.postgresql import reads, writes
+from cellgate.record.store.postgresql import reads
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.reads import PostgresReads
 from cellgate.record.store.postgresql.record_connection import (

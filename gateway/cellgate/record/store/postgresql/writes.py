@@ -88,10 +88,10 @@ class OwnNode:
 class TableWriter:
     """Writes rows. All methods are for one thread, each with that thread's connection.
 
-    `own_node`: in a cluster, the node whose keys alone it writes. `set_back` is called with the sessions whose
-    last events a new connection's database lacks. `_unsure`: whether the outcome of the last group is
-    unknown. `_trail_head`: the last known entry of the audit trail. `_last_id`: the highest id of a session
-    that it knows of.
+    `own_node`: in a cluster, the node whose keys alone it writes. `set_back` is called with the sessions
+    whose last events the database of a new connection lacks. `_unsure`: whether the outcome of the last group
+    is unknown. `_trail_head`: the last known entry of the audit trail. `_last_id`: the highest id of a
+    session that it knows of.
     """
 
     def __init__(self, set_back: Callable[[Collection[int]], object] = lambda _: None) -> None:
