@@ -92,6 +92,7 @@ class PostgresServer:
     def keep_copy(self) -> None:
         """Restart the server, and keep a copy of all that it had committed by then."""
         self.stop()
+        shutil.rmtree(self.folder / "copy", ignore_errors=True)
         subprocess.run(["cp", "-a", self._data, self.folder / "copy"], check=True, timeout=PATIENCE)
         self.start()
 

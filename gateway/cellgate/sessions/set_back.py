@@ -12,14 +12,19 @@ import logging
 
 from msgspec import structs
 
-from cellgate.errors import OwnedElsewhere, StorageError
+from cellgate.errors import NotRecorded, OwnedElsewhere, StorageError
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.opener import SessionOpener
 from cellgate.sessions.session import Session
 from cellgate.sessions.takeover import LostBy, end_lost
+from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.5
+MOST_TRIES = 60
+"""The most attempts to record a loss, in which requests for the session wait."""
 
 
 class SetBackRecords:
@@ -40,15 +45,27 @@ class SetBackRecords:
         ids = {"principal": row.principal, "session": row.key}
         with self._opener.keys.removing((row.principal, row.key)):
             await asyncio.wait([session.over])
-            try:
-                if not await self._opener.claim_set_back((row.principal, row.key)):
-                    await self._begin_again(row)
-            except (OwnedElsewhere, StorageError) as error:
-                logger.error(
-                    "The loss of a session's events could not be recorded: %s", error.message, extra=ids
-                )
-                return
-        logger.warning("The record lacks the last events of a session, and says so now", extra=ids)
+            for _ in range(MOST_TRIES):
+                failure = await self._try_to_mark(row)
+                if failure is None:
+                    logger.warning(
+                        "The record lacks the last events of a session, and says so now", extra=ids
+                    )
+                    return
+                if self._opener.keys.closing or isinstance(failure, OwnedElsewhere | NotRecorded):
+                    break
+                # After a restart of the database it takes a beat until a node of a cluster may claim keys.
+                await asyncio.sleep(PAUSE_SECONDS)
+        logger.error("The loss of a session's events could not be recorded: %s", failure.message, extra=ids)
+
+    async def _try_to_mark(self, row: SessionRow) -> CellgateError | None:
+        """Return why the record could not be marked, or None."""
+        try:
+            if not await self._opener.claim_set_back((row.principal, row.key)):
+                await self._begin_again(row)
+        except (OwnedElsewhere, StorageError) as error:
+            return error
+        return None
 
     async def _begin_again(self, row: SessionRow) -> None:
         """Record the end of a session whose whole record is missing, under a new id."""

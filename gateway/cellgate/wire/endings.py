@@ -56,13 +56,13 @@ def describe_end(ended: Finished, *, started: bool, error_shown: bool) -> str:
     return f"This cell was ended early: {ended.status}{why}."
 
 
-def _describe_gap(cause: str | None | UnsetType) -> str:
-    """Say that the record lacks cells before this one; empty if it does not."""
+def _describe_gap(cause: str | UnsetType | None) -> str:
+    """Say that the record lacks cells before this one; empty if it lacks none."""
     if cause != RECORD_SET_BACK:
         return ""
     return (
-        "The record lacks the last cells before this one, and their variables are gone: its database went back "
-        "to an older state."
+        "The record lacks the last cells before this one, and their variables are gone: its database went"
+        " back to an older state."
     )
 
 

@@ -8,23 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import StartGateway
 from tests.gateway.cluster.test_nodes import is_valid
 from tests.support.free_ports import free_port
 from tests.support.nodes import cluster_key
-from tests.support.postgresql import PostgresServer, postgresql
+from tests.support.postgresql import PostgresServer
 from tests.support.server import PATIENCE, GatewayProcess, until
 
 SET_BACK = "record_set_back"
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    """A server that no other test has."""
-    with postgresql() as found:
-        yield found
 
 
 def wait_until_ready(*nodes: GatewayProcess) -> None:
@@ -85,10 +76,10 @@ def following(node: GatewayProcess, session: str, after: int) -> Iterator[list[s
 
 
 def test_sessions_whose_last_events_a_restored_copy_lacks_say_so(
-    start_gateway: StartGateway, server: PostgresServer, tmp_path: Path
+    start_gateway: StartGateway, postgres_server: PostgresServer, database: str, tmp_path: Path
 ) -> None:
     """Whichever gateway is asked; sessions that lack nothing go on, and nothing follows on an older head."""
-    options = {"cluster": server.database(), "cluster_key": cluster_key(tmp_path), "lease": 4, "beat": 0.3}
+    options = {"cluster": database, "cluster_key": cluster_key(tmp_path), "lease": 4, "beat": 0.3}
 
     def start(data_dir: Path | None = None, port: int = 0) -> GatewayProcess:
         port = port or free_port()
@@ -101,7 +92,7 @@ def test_sessions_whose_last_events_a_restored_copy_lacks_say_so(
     running = one.hold("runs", "print('got', input())")
     assert one.delete("/v1/sessions/again").status == 204
     assert two.stop() == 0
-    server.keep_copy()
+    postgres_server.keep_copy()
     wait_until_ready(one)
     # Its second incarnation is not in the copy.
     two = start(two.data_dir, int(two.url.rpartition(":")[2]))
@@ -112,7 +103,7 @@ def test_sessions_whose_last_events_a_restored_copy_lacks_say_so(
     last = one.recorded("kept")[-1]["seq"]
 
     with following(one, "kept", last - 1) as reasons:
-        server.put_copy_back()
+        postgres_server.put_copy_back()
     assert reasons == [SET_BACK]
     wait_until_ready(one, two)
     for node, session in ((one, "kept"), (one, "new"), (one, "again"), (two, "others"), (two, "newer")):
@@ -128,24 +119,25 @@ def test_sessions_whose_last_events_a_restored_copy_lacks_say_so(
     assert one.ended("runs", running)["status"] == "ok"
     assert one.printed("runs", "got it")
     check_goes_on(one, "quiet")
-    assert is_valid(options["cluster"])
+    assert is_valid(database)
 
 
 def test_the_only_gateway_of_a_record_goes_on_after_a_restore(
-    start_gateway: StartGateway, server: PostgresServer
+    start_gateway: StartGateway, postgres_server: PostgresServer, database: str
 ) -> None:
     """Also with sessions that have ended since the copy, in which they had not."""
-    database = server.database()
     gateway = start_gateway(record=database)
     for session in ("kept", "quiet", "over"):
         gateway.execute(session, "x = 1")
-    server.keep_copy()
+    postgres_server.keep_copy()
     wait_until_ready(gateway)
     for session in ("kept", "new"):
         gateway.execute(session, "x = 1")
     assert gateway.delete("/v1/sessions/over").status == 204
-    server.put_copy_back()
+    postgres_server.put_copy_back()
     wait_until_ready(gateway)
+    for session in ("kept", "new"):
+        until(lambda: marks(gateway, session), f"the record of {session} does not tell")  # noqa: B023
     for session in ("kept", "new", "over"):
         check_told(gateway, session)
     check_goes_on(gateway, "quiet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -107,6 +108,40 @@ def test_an_outage_of_the_server_ends_no_session(
     assert gateway.execute("other", "2")["status"] == "ok"
     for session in ("s", "other"):
         assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
+
+
+def test_a_gateway_that_has_lost_its_record_to_another_one_writes_nothing_and_says_so(
+    start_gateway: StartGateway, postgres_server: PostgresServer, database: str
+) -> None:
+    """As if a restart of the server lets another gateway be first; its sessions end when it has the record."""
+    first = start_gateway(record=database)
+    first.execute("s", "x = 1")
+    running = first.hold("runs", "print('got', input())")
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        postgres_server.stop()
+        postgres_server.start()
+        second = start_gateway(record=database)
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+    assert second.execute("s", "2")["kernel"]["cause"] == "gateway_restart"
+    first.answer("runs", running, "it")
+    until(lambda: first.get("/readyz").status == 503, "the gateway does not notice")
+    refused = first.post("/v1/sessions/s/execute", {"code": "1"})
+    assert (refused.status, refused.reason) == (503, "storage_error")
+    assert "Another gateway, or a command, uses the record" in first.log.read_text()
+    assert second.result("runs", running)["cause"] == "gateway_restart"
+    before = second.recorded("runs"), second.recorded("s")
+    assert second.stop() == 0
+
+    until(lambda: first.get("/readyz").status == 200, "the gateway has not its record again")
+    until(lambda: first.model("runs")["state"] == "ended", "its session goes on")
+    for session, events in zip(("runs", "s"), before, strict=True):
+        assert first.recorded(session)[: len(events)] == events
+    told = first.post("/v1/sessions/s/execute", {"code": "1"})
+    assert (told.status, told.reason) == (503, "fenced")
+    assert first.execute("s", "1")["kernel"]["cause"] == "gateway_shutdown"
+    assert "valid" in said("verify", f"--record={database}")
 
 
 def problem_of(*words: str | Path, **environment: str) -> str:

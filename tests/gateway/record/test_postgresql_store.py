@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import psycopg
 import pytest
 from msgspec import structs
 
-from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
+from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, RecordSetBack, StorageError, StorageFull
 from cellgate.record.chain import verify
 from cellgate.record.rows import EventRow
 from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
 from cellgate.record.store.postgresql import record_connection, statements, tables, writes
 from cellgate.record.store.postgresql import store as store_module
+from cellgate.record.store.postgresql.known_heads import KnownHeads
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
 from cellgate.record.store.postgresql.session_claims import SessionClaims
@@ -323,9 +325,65 @@ async def test_a_database_without_the_last_commits_is_found(
     other.execute("DELETE FROM events WHERE seq = 2")
     other.execute("UPDATE sessions SET head_seq = 1, head = (SELECT hash FROM events WHERE seq = 1)")
     store.append(chain.next())
-    with pytest.raises(NotRecorded, match="do not follow"):
+    with pytest.raises(RecordSetBack):
         await store.commit(chain.session_id)
     assert len(await all_events(store, chain.session_id)) == 1
+
+
+async def test_a_server_that_went_back_is_found_before_anything_is_written(
+    postgres_server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a store that writes nothing. Ids are not given again, and the audit trail stays one chain."""
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    async with store_at(database) as store:
+        told: list[int] = []
+        store.follow(told.append)
+        kept, lost, ended, reopened = [
+            await begun(store, key, state=state)
+            for key, state in (("kept", "idle"), ("lost", "idle"), ("ended", "idle"), ("reopened", "ended"))
+        ]
+        postgres_server.keep_copy()
+        new, over = [
+            await begun(store, key, state=state) for key, state in (("new", "idle"), ("over", "ended"))
+        ]
+        store.append(lost.next())
+        store.append(ended.next())
+        store.save_session(session_row(ended.session_id, "ended", state="ended"))
+        epoch = await store.claim(reopened.session_id)
+        store.append(reopened.next(), epoch=epoch)
+        await store.add_to_trail([NewEntry(ACT, {"number": 1})])
+        await store.commit()
+        postgres_server.put_copy_back()
+        missing = {chain.session_id for chain in (lost, ended, reopened, new)}
+        await eventually(lambda: {*told} == missing)
+        assert len(told) == len(missing), "each is told once, and of what may have been purged nothing"
+        for session_id in missing:
+            assert isinstance(store.failure_of(session_id), RecordSetBack)
+        store.append(kept.next())
+        store.append(lost.next())
+        store.save_session(session_row(lost.session_id, "lost", state="busy"))
+        await store.commit(kept.session_id)
+        assert await whole(store, kept)
+        assert len(await all_events(store, lost.session_id)) == 1
+        row = await store.reads.session("ada", "lost")
+        assert row is not None
+        assert (row.state, row.head_seq) == ("idle", 1)
+        assert (await begun(store, "next")).session_id > over.session_id
+        assert [kind for kind, _ in await trail_of(store)] == [BEGUN] * 5
+        again = Chain(lost.session_id)
+        again.seq, again.head = row.head_seq, row.head
+        epoch = await store.claim(lost.session_id)
+        store.append(again.next(), epoch=epoch)
+        await store.commit(lost.session_id, epoch=epoch)
+        assert await whole(store, again)
+
+
+def test_what_is_known_of_heads_is_bounded() -> None:
+    heads = KnownHeads(most=2)
+    for session_id in (1, 2, 1, 3, 4):
+        heads.note(session_id, session_id, b"", ended=False)
+    heads.note(4, 0, b"", ended=False)
+    assert [*heads._heads] == [3]
 
 
 def test_what_is_known_of_claims_is_bounded() -> None:
@@ -441,6 +499,38 @@ async def test_a_server_that_takes_a_statement_and_does_not_answer_is_an_outage(
             for pid in processes:
                 os.kill(pid, signal.SIGCONT)
         monkeypatch.setattr(record_connection, "ANSWER_SECONDS", 75.0)
+        await eventually(lambda: store.writable)
+        await store.commit(chain.session_id)
+        assert await whole(store, chain)
+
+
+async def test_a_server_that_answers_nobody_is_noticed_long_before_a_statement_may_end(
+    postgres_server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its processes are stopped. One that answers others is waited for, because it has work to do."""
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(record_connection, "DOUBT_SECONDS", 0.1)
+    monkeypatch.setattr(record_connection, "CONNECT_SECONDS", 2)
+
+    def sleep(db: Any) -> int:
+        db.execute("SELECT pg_sleep(1)")
+        return int(db.info.backend_pid)
+
+    async with store_at(database) as store:
+        chain = await begun(store)
+        assert await store._writer.repeatable(sleep) == await store._writer.repeatable(sleep)
+        server = psutil.Process(postgres_server.pid)
+        processes = [server, *server.children()]
+        for each in processes:
+            each.suspend()
+        try:
+            store.append(chain.next())
+            with pytest.raises(StorageError):
+                await store.commit(chain.session_id)
+            assert not store.writable
+        finally:
+            for each in processes:
+                each.resume()
         await eventually(lambda: store.writable)
         await store.commit(chain.session_id)
         assert await whole(store, chain)
