@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from msgspec import structs
 
@@ -70,6 +71,9 @@ class SetBackRecords:
     async def _begin_again(self, row: SessionRow) -> None:
         """Record the end of a session whose whole record is missing, under a new id."""
         journal = self._opener.journal
+        with suppress(NotRecorded):
+            # The former id counts no longer as a session that is not recorded.
+            await journal.claim(row.id)
         session_id = await journal.begin_session(row.principal, row.key)
         found = structs.replace(row, id=session_id, execution_count=0, parent=0, branched_from=None)
         log = self._opener.new_log(found)

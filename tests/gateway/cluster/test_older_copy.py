@@ -119,6 +119,7 @@ def test_sessions_whose_last_events_a_restored_copy_lacks_say_so(
     assert one.ended("runs", running)["status"] == "ok"
     assert one.printed("runs", "got it")
     check_goes_on(one, "quiet")
+    assert [node.get("/readyz").json().get("sessions_not_recorded", 0) for node in (one, two)] == [0, 0]
     assert is_valid(database)
 
 

@@ -113,7 +113,7 @@ def test_an_outage_of_the_server_ends_no_session(
 def test_a_gateway_that_has_lost_its_record_to_another_one_writes_nothing_and_says_so(
     start_gateway: StartGateway, postgres_server: PostgresServer, database: str
 ) -> None:
-    """As if a restart of the server lets another gateway be first; its sessions end when it has the record."""
+    """As if another gateway was first after a restart of the server. Later its sessions are told."""
     first = start_gateway(record=database)
     first.execute("s", "x = 1")
     running = first.hold("runs", "print('got', input())")

@@ -248,6 +248,7 @@ class PostgresStore:
             await self._groups.landing_of(group)
         epoch = await self._writer.repeatable(self._tables.claim, session_id)
         if epoch is None:
+            self._failures.reclaimed(session_id)
             return FIRST_EPOCH
         # Rows that the former claim has enqueued meanwhile are dropped.
         self._backlog.drop(session_id)

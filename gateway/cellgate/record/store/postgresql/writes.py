@@ -265,11 +265,11 @@ class TableWriter:
             found = db.execute(statements.CLAIM_OWN, {"id": session_id, **asdict(self.own_node)}).fetchone()
             if found is None and heads(db, [session_id]):
                 raise Fenced(FENCED)
+        self._lost.discard(session_id)
         if found is None:
             return None
         epoch, seq, head = found
         self._known.note(session_id, seq, head, ended=True)
-        self._lost.discard(session_id)
         self._last_id = max(self._last_id, session_id)
         return int(epoch)
 
