@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cellgate.errors import RecordSetBack
+from cellgate.errors import Fenced, RecordSetBack
 from cellgate.record.store.interface import FENCED, RecordStore
 from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.ownership import Owned
@@ -72,10 +72,12 @@ class Fences:
             self._end(session, FENCE)
 
     def _end_opening(self, owned: Owned, opening: Opening) -> None:
-        if not opening.fenced:
+        if opening.fenced is None:
             ids = {"principal": owned[0], "session": owned[1]}
-            logger.warning("Another gateway has a session that is being opened here", extra=ids)
-            opening.fenced = True
+            logger.warning("A session that is being opened here is given up", extra=ids)
+            opening.fenced = Fenced(FENCED)
             if opening.made.done():
-                self._journal.refuse(opening.made.result().row.id, FENCED)
+                session_id = opening.made.result().row.id
+                self._journal.refuse(session_id, FENCED)
+                opening.fenced = self._journal.failure_of(session_id) or opening.fenced
             opening.task.cancel()

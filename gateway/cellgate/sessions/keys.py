@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cellgate.errors import Fenced, ShuttingDown, TakesNoWork
+from cellgate.errors import ShuttingDown, TakesNoWork
 from cellgate.fairness.reservation import Reservation
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.interface import FENCED, Purge
+from cellgate.record.store.interface import Purge
 from cellgate.sessions.ownership import KeyOwner, Owned, Ownership, check_ours
 from cellgate_kernels.base.errors import CellgateError
 
@@ -29,9 +29,9 @@ class Opening:
 
     `folder`: its workspace, once known, which another session may share. `disk`: bytes reserved for the
     workspace; 0 if they were already. `waiting`: the number of requests that wait. `abandoned`: the last one
-    has left, and the task is cancelled. `claimed`: this gateway has claimed the key for it. `fenced`: it is
-    cancelled because another gateway has the key now. `told`: the callbacks of requests that follow its
-    position in line for a kernel.
+    has left, and the task is cancelled. `claimed`: this gateway has claimed the key for it. `fenced`: why it
+    is cancelled, such as that another gateway has the key now. `told`: the callbacks of requests that follow
+    its position in line for a kernel.
     """
 
     task: asyncio.Task[Session]
@@ -42,7 +42,8 @@ class Opening:
         self.folder = folder
         self.disk = disk
         self.waiting = 0
-        self.abandoned = self.claimed = self.fenced = False
+        self.abandoned = self.claimed = False
+        self.fenced: CellgateError | None = None
         self.told: list[Moved] = []
         self._position: int | None = None
 
@@ -60,7 +61,7 @@ class Opening:
 
     def cancelled(self) -> CellgateError:
         """Return the error of requests that waited when the opening was cancelled."""
-        return Fenced(FENCED) if self.fenced else shutting_down()
+        return self.fenced or shutting_down()
 
     @property
     def in_line(self) -> bool:
