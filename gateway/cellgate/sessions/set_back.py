@@ -46,6 +46,7 @@ class SetBackRecords:
         ids = {"principal": row.principal, "session": row.key}
         with self._opener.keys.removing((row.principal, row.key)):
             await asyncio.wait([session.over])
+            why = ""
             for _ in range(MOST_TRIES):
                 failure = await self._try_to_mark(row)
                 if failure is None:
@@ -53,11 +54,12 @@ class SetBackRecords:
                         "The record lacks the last events of a session, and says so now", extra=ids
                     )
                     return
+                why = failure.message
                 if self._opener.keys.closing or isinstance(failure, OwnedElsewhere | NotRecorded):
                     break
                 # After a restart of the database it takes a beat until a node of a cluster may claim keys.
                 await asyncio.sleep(PAUSE_SECONDS)
-        logger.error("The loss of a session's events could not be recorded: %s", failure.message, extra=ids)
+        logger.error("The loss of a session's events could not be recorded: %s", why, extra=ids)
 
     async def _try_to_mark(self, row: SessionRow) -> CellgateError | None:
         """Return why the record could not be marked, or None."""

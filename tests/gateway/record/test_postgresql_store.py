@@ -522,7 +522,8 @@ async def test_a_server_that_answers_nobody_is_noticed_long_before_a_statement_m
         server = psutil.Process(postgres_server.pid)
         processes = [server, *server.children()]
         for each in processes:
-            each.suspend()
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
         try:
             store.append(chain.next())
             with pytest.raises(StorageError):
@@ -530,7 +531,8 @@ async def test_a_server_that_answers_nobody_is_noticed_long_before_a_statement_m
             assert not store.writable
         finally:
             for each in processes:
-                each.resume()
+                with suppress(psutil.NoSuchProcess):
+                    each.resume()
         await eventually(lambda: store.writable)
         await store.commit(chain.session_id)
         assert await whole(store, chain)

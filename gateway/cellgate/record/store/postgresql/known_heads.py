@@ -8,6 +8,7 @@ longest are forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cellgate.record.store.backlog import Group
@@ -62,11 +63,24 @@ class KnownHeads:
 
         An ended session without a row is only forgotten: it may have been purged elsewhere.
         """
-        heads = self._heads
-        asked = {
-            "id": [*heads],
-            "seq": [head.seq for head in heads.values()],
-            "head": [head.hash for head in heads.values()],
+        found = _lacking(db, self._heads)
+        return {
+            session_id for session_id, has_row in found if not self._heads.pop(session_id).ended or has_row
         }
-        found = db.execute(statements.LOST, asked).fetchall() if heads else []
-        return {session_id for session_id, has_row in found if not heads.pop(session_id).ended or has_row}
+
+    def is_lost(self, db: Connection, session_id: int) -> bool:
+        """Return whether the database lacks a session's last event, as far as that is known."""
+        known = self._heads.get(session_id)
+        return known is not None and bool(_lacking(db, {session_id: known}))
+
+
+def _lacking(db: Connection, heads: Mapping[int, KnownHead]) -> list[tuple[int, bool]]:
+    """Return the sessions whose last event the database lacks, each with whether it has a row."""
+    if not heads:
+        return []
+    asked = {
+        "id": [*heads],
+        "seq": [head.seq for head in heads.values()],
+        "head": [head.hash for head in heads.values()],
+    }
+    return [(session_id, has_row) for session_id, has_row in db.execute(statements.LOST, asked)]

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from cellgate.errors import Fenced, StorageError
@@ -192,7 +191,7 @@ class PostgresStore:
         self._reader = RecordConnection(address, "record-reader")
         loop = asyncio.get_running_loop()
         set_back = guarded(self._set_back, "loss of rows in PostgreSQL")
-        self._tables = TableWriter(partial(loop.call_soon_threadsafe, set_back))
+        self._tables = TableWriter(lambda lost: loop.call_soon_threadsafe(set_back, lost))
         writer.look = self._tables.look
         self._claims = SessionClaims()
         self._backlog = Backlog()

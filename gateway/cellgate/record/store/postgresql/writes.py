@@ -197,7 +197,7 @@ class TableWriter:
         """Write the rows of one session; return the reason if that fails."""
         why = ""
         for _ in range(2):
-            why = SET_BACK
+            why = "its rows do not follow from what is recorded"
             if self.own_node is not None and session_id in batch.new:
                 why = FENCED  # another node has the key
             try:
@@ -215,7 +215,7 @@ class TableWriter:
             was_new = session_id in batch.new
             batch.new.discard(session_id)
             if not trim(part, head.seq, head.hash) and not was_new:
-                return why
+                return SET_BACK if self._known.is_lost(db, session_id) else why
             if part.empty:
                 return None
         return why
