@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from cellgate.errors import NotRecorded, OwnedElsewhere, StorageError
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.opener import SessionOpener
-from cellgate.sessions.session import Session
 from cellgate.sessions.takeover import LostBy, end_lost
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from cellgate.sessions.opener import SessionOpener
+    from cellgate.sessions.session import Session
 
 logger = logging.getLogger(__name__)
 
