@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
-from cellgate.errors import Fenced, RecordSetBack
+from cellgate.errors import Fenced, RecordSetBack, StorageError
 from cellgate.record.store.interface import FENCED, RecordStore
 from cellgate.sessions.keys import Opening, SessionKeys
 from cellgate.sessions.ownership import Owned
 from cellgate.sessions.session import Session
 from cellgate.sessions.takeover import LostBy
+from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +43,8 @@ class Fences:
         self._end = end
         self._set_back = set_back
         journal.follow(self._end_by_id)
-        keys.ownership.follow(self._recorded, self._end_by_key)
+        keys.ownership.follow(self._recorded, self._end_taken)
+        self._tasks = Supervisor()
 
     def _recorded(self) -> list[Owned]:
         """Return the keys of live sessions, which are theirs only if these are recorded, and the keys that
@@ -54,6 +57,16 @@ class Fences:
         for owned, use in tuple(self._keys.uses.items()):
             if owned[0] and use.made is not None and use.made.row.id == session_id:
                 self._end_by_key(owned)
+
+    def _end_taken(self, owned: Owned) -> None:
+        """End the session of a key that is not this gateway's any more; it does not wait."""
+        self._tasks.start(self._end_after_look(owned), f"fence {owned[1]}", session=owned[1])
+
+    async def _end_after_look(self, owned: Owned) -> None:
+        # A database that went back may have lost the claim of the key, and the session's events with it.
+        with suppress(StorageError):
+            await self._journal.look()
+        self._end_by_key(owned)
 
     def _end_by_key(self, owned: Owned) -> None:
         use = self._keys.find(owned)

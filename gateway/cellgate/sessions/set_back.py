@@ -16,7 +16,7 @@ from msgspec import structs
 
 from cellgate.errors import NotRecorded, OwnedElsewhere, StorageError
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.takeover import LostBy, end_lost
+from cellgate.sessions.takeover import LostBy, end_session
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -82,5 +82,5 @@ class SetBackRecords:
         session_id = await journal.begin_session(row.principal, row.key)
         found = structs.replace(row, id=session_id, execution_count=0, parent=0, branched_from=None)
         log = self._opener.new_log(found)
-        await end_lost(journal, found, log, LostBy.RECORD_SET_BACK)
+        end_session(found, log, LostBy.RECORD_SET_BACK)
         await log.commit()

@@ -59,6 +59,11 @@ async def end_lost(journal: RecordStore, row: SessionRow, log: EventLog, why: Lo
     log.reopen()
     await end_cells(journal, row, log, why, "dead")
     await end_left_open(journal, row, log, why)
+    end_session(row, log, why)
+
+
+def end_session(row: SessionRow, log: EventLog, why: LostBy) -> None:
+    """Record the end of a session in which nothing is left open, and close its log."""
     ended = {"state": "ended", "cause": why.value, "kernel": row.kernel}
     log.append("session", None, {**ended, "last_activity": row.last_activity})
     log.close()

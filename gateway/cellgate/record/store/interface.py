@@ -305,6 +305,9 @@ class RecordStore(EventStore, Protocol):
         durable events are gone: `failure_of` then returns `RecordSetBack`.
         """
 
+    async def look(self) -> None:
+        """Look now whether durable events are gone, and tell `follow`'s callback. Raises StorageError."""
+
     async def add_to_trail(self, entries: Collection[NewEntry], *, newest_act: int | None = None) -> bool:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError.
 

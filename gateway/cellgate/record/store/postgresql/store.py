@@ -190,8 +190,8 @@ class PostgresStore:
         self._writer = writer
         self._reader = RecordConnection(address, "record-reader")
         loop = asyncio.get_running_loop()
-        set_back = guarded(self._set_back, "loss of rows in PostgreSQL")
-        self._tables = TableWriter(lambda lost: loop.call_soon_threadsafe(set_back, lost))
+        guarded_set_back = guarded(self._set_back, "loss of rows in PostgreSQL")
+        self._tables = TableWriter(lambda lost: loop.call_soon_threadsafe(guarded_set_back, lost))
         writer.look = self._tables.look
         self._claims = SessionClaims()
         self._backlog = Backlog()
@@ -319,6 +319,9 @@ class PostgresStore:
 
     def follow(self, fenced: Callable[[int], None]) -> None:
         self._failures.fenced = fenced
+
+    async def look(self) -> None:
+        await self._writer.repeatable(self._tables.look)
 
     def check_writable(self, session_id: int | None = None) -> None:
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:

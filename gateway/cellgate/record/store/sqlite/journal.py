@@ -341,6 +341,9 @@ class Journal:
     def follow(self, fenced: Callable[[int], None]) -> None:
         """Call nothing: the file has one writer."""
 
+    async def look(self) -> None:
+        """Find nothing: the log and the tables are checked whenever they are opened."""
+
     def check_writable(self, session_id: int | None = None) -> None:
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
