@@ -143,6 +143,7 @@ class Membership:
             self._db = self._connect()
         load = self._load
         asked = self.asked(capacity=load.capacity, used=load.used, warm=load.warm, takeovers=self.takeovers)
+        asked["url"] = self.settings.advertise
         rows = self._db.execute(statements.BEAT, asked, prepare=True).fetchall()
         if self._failing:
             self._failing = False

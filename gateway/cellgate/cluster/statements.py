@@ -74,7 +74,9 @@ BEAT: Final = f"""WITH beaten AS (UPDATE nodes SET
             OR greatest(beat_at, steady_since) > clock_timestamp()
             THEN clock_timestamp() ELSE steady_since END,
         beat_at = clock_timestamp(), capacity = %(capacity)s, used = %(used)s, warm = %(warm)s,
-        takeovers = %(takeovers)s, incarnation = %(incarnation)s
+        takeovers = %(takeovers)s, incarnation = %(incarnation)s,
+        state = CASE WHEN incarnation = %(incarnation)s THEN state ELSE 'up' END,
+        url = %(url)s, lease = %(lease)s
         WHERE id = %(node)s AND incarnation <= %(incarnation)s RETURNING id)
     SELECT {_NODE}, EXISTS (SELECT FROM beaten) FROM nodes ORDER BY id"""  # noqa: S608
 """A clock of the database that was set back counts as a silence of all nodes. A lower incarnation than this

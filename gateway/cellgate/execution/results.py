@@ -19,7 +19,7 @@ from cellgate.execution.answer_size import AnswerSize, Cutter, Whole
 from cellgate.execution.pictures import Images, without_images
 from cellgate.record.export.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
-from cellgate.wire.endings import describe_end, note_output
+from cellgate.wire.endings import RECORD_SET_BACK, describe_end, note_output
 from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
 from cellgate_kernels.codec.encoding import encode, encode_in_steps
 from cellgate_kernels.protocol.outputs import OutputArea, stderr, stdout, text
@@ -191,8 +191,9 @@ class ResultBuilder:
         return {} if self._widgets is None else self._widgets.last()
 
     def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the notebook's note below the outputs of a cell that was ended from outside."""
-        if self._end.get("status", "ok") in {"ok", "error"} and "memory_kills" not in self._end:
+        """Yield the notebook's note below the outputs of a cell, if they do not say all there is to say."""
+        told = "memory_kills" in self._end or self._end.get("kernel", {}).get("cause") == RECORD_SET_BACK
+        if self._end.get("status", "ok") in {"ok", "error"} and not told:
             return
         error_shown = any(output["output_type"] == "error" for output in outputs)
         ended = msgspec.convert(self._end, Finished)
