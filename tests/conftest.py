@@ -9,7 +9,8 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -380,6 +381,12 @@ def session(gateway: GatewayProcess) -> Iterator[str]:
     gateway.delete(f"/v1/sessions/{key}")
 
 
+def _run_apart(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread of its own: this one's loop may be a browser's."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
 def _check_containers(name: str, runtime: str) -> None:
     async def check() -> None:
         engine = Engine()
@@ -390,7 +397,7 @@ def _check_containers(name: str, runtime: str) -> None:
             await engine.close()
 
     try:
-        run_apart(check())
+        _run_apart(check())
     except BackendUnavailable as error:
         require(name, error.message)
 
@@ -428,6 +435,6 @@ def kernel_prefix() -> Path:
 def sandbox(kernel_prefix: Path) -> None:
     """Demands that bubblewrap works here."""
     try:
-        run_apart(SandboxProvisioner.check())
+        _run_apart(SandboxProvisioner.check())
     except BackendUnavailable as error:
         require("sandbox", error.message)
