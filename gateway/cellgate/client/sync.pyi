@@ -329,7 +329,9 @@ class SyncGateway:
     def events(self, session: str, *, after: int = 0, follow: bool = True) -> Generator[Event]:
         """Yield the session's events, those so far and then live ones to its end; see `Session.events`."""
 
-    def executions(self, session: str, *, newest: bool = False) -> Generator[ExecutionModel]:
+    def executions(
+        self, session: str, *, newest: bool = False, search: str | None = None
+    ) -> Generator[ExecutionModel]:
         """Yield the session's executions, oldest first unless `newest` is set; see `Session.executions`."""
 
     def follow_program(self, session: str, process: str) -> Generator[Event]:
@@ -470,8 +472,11 @@ class SyncSession:
     def result(self, execution: str, *, max_text: int | None = None) -> Result:
         """Return an execution's result so far. `max_text` as of `run`."""
 
-    def executions(self, *, newest: bool = False) -> Generator[ExecutionModel]:
-        """Yield its executions, oldest first unless `newest` is set; `result` has the rest of each."""
+    def executions(self, *, newest: bool = False, search: str | None = None) -> Generator[ExecutionModel]:
+        """Yield its executions, oldest first unless `newest` is set; `result` has the rest of each.
+
+        `search`: only those with this text in their code or outputs, in capital letters or not, oldest first.
+        """
 
     def cancel(self, execution: str) -> None:
         """Take the execution out of the queue, or interrupt it."""
