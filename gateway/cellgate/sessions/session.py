@@ -9,7 +9,6 @@ other sessions: ``registry`` creates, finds and ends sessions.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,6 @@ from cellgate.quotas.usage import Account, CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.sessions.checkpoints import RolledBack
 from cellgate.sessions.decisions import machine_of
-from cellgate.sessions.due import due
 from cellgate.sessions.end import SessionEnding
 from cellgate.sessions.holds import SessionHolds
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
@@ -150,10 +148,7 @@ class Session(SessionCore):
             sharers=self.slot.sharers,
             inherits_paths=self.slot.inherits_paths,
         )
-        if self.ending:
-            return model
-        end = due(self.limits, self.record.started, self.idle_since)
-        return structs.replace(model, ends=end.to_wire(asyncio.get_running_loop().time(), time.time()))
+        return model if self.ending else structs.replace(model, ends=self.record.end(self.idle_since))
 
     async def recorded(self) -> None:
         """Return once all ends that the kernel reported are recorded, or could not be written in time."""

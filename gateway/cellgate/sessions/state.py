@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from cellgate.errors import Conflict, QueueFull, ShuttingDown, StorageFull
 from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
+from cellgate.sessions.due import due
 from cellgate.sessions.machine import SessionMachine, Step
 from cellgate.sessions.model import AUTO, CHECKPOINT, environment_of
+from cellgate.wire.answers import SessionEnd
 from cellgate.wire.events import BranchedFrom, Loss, Missing
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput
 
@@ -151,6 +154,10 @@ class SessionRecord:
 
     def _live(self, lifetime: float) -> None:
         self.limits = replace(self.limits, lifetime=lifetime, idle_timeout=lifetime)
+
+    def end(self, idle_since: float | None) -> SessionEnd:
+        """Return when and why the session ends by itself; `idle_since`: None while it is in use."""
+        return due(self.limits, self.started, idle_since).to_wire(self._time(), time.time())
 
     def present(self) -> SessionRow:
         """Return the row with the current state, limits and head."""

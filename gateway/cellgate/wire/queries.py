@@ -123,13 +123,9 @@ class ExecutionsQuery(SessionQuery, frozen=True):
     ] = False
     search: Annotated[
         str | None,
-        Meta(
-            max_length=1000,
-            description=(
-                "Return only executions whose code or text outputs have this text in them, in capital "
-                "letters or not, from the first on. A page may then be short, or empty, and still have a "
-                "`next`."
-            ),
+        say(
+            "Return only executions whose code or text outputs have this text in them, in capital letters or "
+            "not, from the first on. A page may then be short, or empty, and still have a `next`."
         ),
     ] = None
 

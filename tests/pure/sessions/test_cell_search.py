@@ -30,7 +30,7 @@ class Recorded:
         for number, (code, text) in enumerate(cells, 1):
             first = 4 * number - 3
             name = f"e{number}"
-            self.rows.append(ExecutionRow(1, name, number, "", first, first + 3, "ok", "", None))
+            self.rows.append(ExecutionRow(1, name, number, "", first, first + 3, "ok", "", None, None))
             self.events += [
                 event(first, name, "queued", code=code),
                 event(first + 1, name, "started", code=code),
