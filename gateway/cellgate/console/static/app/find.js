@@ -4,7 +4,7 @@
 
 import { api } from "./api.js";
 import { IconButton } from "./ui.js";
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 
 /** How long typing rests before the gateway looks, in milliseconds. */
 const PAUSE = 250;
@@ -42,7 +42,8 @@ export function Find({ log, onCell, onClose }) {
     tell(found.length ? `${at + 1} of ${found.length.toLocaleString("en")}${whole ? "" : " or more"}` : "No cell has it");
     onCell(found[at] ?? null);
   };
-  useEffect(() => {
+  // At once: what is typed next is meant for the field, not for the page's keys.
+  useLayoutEffect(() => {
     field.current?.focus();
     return () => onCell(null);
   }, []);
