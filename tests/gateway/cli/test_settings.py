@@ -718,7 +718,7 @@ def test_an_option_that_an_action_does_not_have_is_refused(
     for setting, having in command.options_of_some.items():
         names = (options | switches)[setting]
         option = f"--{names if isinstance(names, str) else names[-1]}"
-        numbers = {"after", "keep", "seed", "timeout"}
+        numbers = {"after", "cell_time", "idle_time", "keep", "seed", "timeout"}
         value = "1" if setting in numbers else "admin" if setting == "role" else "minimal"
         assert set(having.split()) < actions.keys()
         for action in actions.keys() - set(having.split()):

@@ -112,7 +112,8 @@ def test_sessions_whose_last_events_a_restored_copy_lacks_say_so(
     wait_until_ready(one, two)
     for node, session in ((one, "kept"), (one, "new"), (one, "again"), (two, "others"), (two, "newer")):
         until(lambda: marks(node, session), f"the record of {session} does not tell")  # noqa: B023
-    behind = one.get(f"/v1/sessions/kept/events?after={last + 100}")
+    stream = {"Accept": "application/x-ndjson"}
+    behind = one.get(f"/v1/sessions/kept/events?after={last + 100}", headers=stream)
     assert (behind.status, behind.reason) == (503, SET_BACK)
     assert one.get(f"/v1/sessions/kept/executions/{lost['execution']}").status == 404
     for node, session in ((two, "kept"), (two, "new"), (two, "again"), (one, "others"), (one, "newer")):

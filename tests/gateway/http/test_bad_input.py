@@ -37,7 +37,9 @@ def state_of(gateway: GatewayProcess, key: str) -> tuple[Any, ...]:
     """What a refused request must leave as it was: sessions, kernels in use, one session's whole record."""
     pool = gateway.get("/v1/info").json()["pool"]
     events = gateway.get(f"/v1/sessions/{key}/events").body
-    return sessions_of(gateway), pool["in_use"], pool["waiting"], events
+    # A question that is refused may be a use all the same, which puts the session's end off.
+    sessions = {name: {**model, "ends": None} for name, model in sessions_of(gateway).items()}
+    return sessions, pool["in_use"], pool["waiting"], events
 
 
 def is_settled(gateway: GatewayProcess) -> bool:

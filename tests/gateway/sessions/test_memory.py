@@ -45,8 +45,10 @@ def test_what_checkpoints_and_branches_share_counts_once(
     sandbox: None, cgroups: None, gateway: GatewayProcess, session: str
 ) -> None:
     gateway.execute(session, f"held = bytearray(b'x' * {HELD})")
+    # The last look may be one before the cell.
+    until(lambda: memory_of(gateway, session) > HELD, "what the cell holds is not counted")
     before = memory_of(gateway, session)
-    assert HELD < before < 2 * HELD
+    assert before < 2 * HELD
     for _ in range(4):
         assert gateway.post(f"/v1/sessions/{session}/checkpoints", {}).status == 201
     branch = gateway.post(f"/v1/sessions/{session}/branch", {})

@@ -33,8 +33,8 @@ class EventsHandler(StreamingHandler):
         form = self.accepted()
         after = event_position(self)
         log = await self.services.sessions.archive.log(self.owner, key)
-        log.check_reaches(after)
         if form is not Format.JSON:
+            log.check_reaches(after)
             await self.stream(log.follow(after), form)
             return
         rows = await log.read(after)
