@@ -465,7 +465,7 @@ async def test_a_kernel_sees_no_cgroup_but_its_own(start_kernel: StartKernel, cg
     kernel = await start_kernel()
     inside = (await kernel.print("print(open('/proc/self/cgroup').read())")).split()
     assert "/cg-" in cgroup_of(kernel)
-    assert f"-{str(kernel.manager.kernel_id)[:13]}" in cgroup_of(kernel)
+    assert f"-{kernel.provisioner._folders.runtime.name}" in cgroup_of(kernel)
     assert {line.split(":", 2)[2] for line in inside} == {"/"}
 
 

@@ -9,17 +9,14 @@ import { Files } from "./files.js";
 import { Find } from "./find.js";
 import { cellsOf, LIVE } from "./listing.js";
 import { isAdmin, languageOf, may } from "./me.js";
-import { Packages } from "./packages.js";
-import { RecordPanel } from "./record_panel.js";
 import { go, sessionHref } from "./router.js";
 import { change, end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
 import { EndsSoon, HasEnded, useKept } from "./session_end.js";
 import { SessionLog } from "./session_log.js";
 import { Cpu, isTyping, Memory } from "./sessions.js";
 import { branch, checkpoint, Tree, undo } from "./tree.js";
-import { attempt, Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
+import { attempt, Failed, Icon, IconButton, Menu, Spinner, State, Tabs, useModule } from "./ui.js";
 import { because, counted } from "./words.js";
-import { Variables } from "./variables.js";
 import { VirtualList } from "./virtual_list.js";
 import { effect, html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 
@@ -290,14 +287,27 @@ function Composer({ log, principal, alive, editor, list, onEscape }) {
   `;
 }
 
+/** Panels that are loaded when they are shown for the first time. */
+const PANELS = {
+  packages: () => import("./packages.js"),
+  record: () => import("./record_panel.js"),
+  variables: () => import("./variables.js"),
+};
+
+/** A panel of a module. @param {{load: () => Promise<any>, name: string, log: SessionLog}} props */
+function Later({ load, name, log }) {
+  const module = useModule(load);
+  return module ? html`<${module[name]} log=${log} />` : html`<${Spinner} />`;
+}
+
 /** @param {{log: SessionLog, principal: string | null}} props */
 function Panel({ log, principal }) {
   const tabs = /** @type {[string, string, () => any][]} */ ([
     ["files", "Files", () => html`<${Files} log=${log} />`],
-    ["variables", "Variables", () => html`<${Variables} log=${log} />`],
-    ["packages", "Packages", () => html`<${Packages} log=${log} />`],
+    ["variables", "Variables", () => html`<${Later} key="variables" load=${PANELS.variables} name="Variables" log=${log} />`],
+    ["packages", "Packages", () => html`<${Later} key="packages" load=${PANELS.packages} name="Packages" log=${log} />`],
     ["tree", "Tree", () => html`<${Tree} log=${log} principal=${principal} />`],
-    ["record", "Record", () => html`<${RecordPanel} log=${log} />`],
+    ["record", "Record", () => html`<${Later} key="record" load=${PANELS.record} name="RecordPanel" log=${log} />`],
   ]);
   const close = () => (panelOpen.value = false);
   /** @param {KeyboardEvent} event */
