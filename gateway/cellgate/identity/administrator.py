@@ -14,8 +14,8 @@ from typing import Final
 from cellgate.identity.principal import DEFAULT, OwnLogin
 from cellgate.identity.secrets import SecretKey
 from cellgate.identity.tokens import digest
-from cellgate_kernels.base.errors import InvalidInput, in_brief
-from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.regular import read_given
 
 LEAST_CHARACTERS: Final = 8
 MOST_BYTES: Final = 4096
@@ -60,12 +60,7 @@ def check_own_token(token: str) -> str:
 
 def read_own_token(path: Path) -> str:
     """Return the token in a file, which may end in a newline. Blocking. Raises InvalidInput."""
-    try:
-        content = read_regular(path, MOST_BYTES + 1)
-    except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {in_brief(error)}") from error
-    if len(content) > MOST_BYTES:
-        raise InvalidInput(f"{path} is larger than a token can be, {MOST_BYTES} bytes")
+    content = read_given(path, MOST_BYTES, "a token")
     try:
         return check_own_token(content.decode("ascii", "replace").removesuffix("\n").removesuffix("\r"))
     except InvalidInput as error:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cellgate.quotas.quotas import Policy, parse_quotas
-from cellgate_kernels.base.errors import InvalidInput, in_brief
-from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.regular import read_given
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.watched_file import FileForm
 
@@ -21,13 +20,7 @@ LARGEST_FILE = 16 * MIB
 
 def read_quotas(path: Path) -> Policy:
     """Return the policy in the file. Blocking. Raises InvalidInput with the file and the fault."""
-    try:
-        content = read_regular(path, LARGEST_FILE + 1)
-    except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {in_brief(error)}") from error
-    if len(content) > LARGEST_FILE:
-        raise InvalidInput(f"{path} is larger than the {LARGEST_FILE // MIB} MiB that are read")
-    return parse_quotas(content, str(path))
+    return parse_quotas(read_given(path, LARGEST_FILE, "a file of quotas"), str(path))
 
 
 QUOTAS_FILE: Final = FileForm("quotas", read_quotas)

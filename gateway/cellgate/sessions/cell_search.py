@@ -20,10 +20,16 @@ from cellgate_kernels.codec.decoding import json_decoder
 MOST_READ = 16 * 1024 * 1024
 """Bytes of events after which a request looks at no further executions."""
 AT_ONCE = 100
-_TEXTS = ("text/plain", "text/markdown", "text/latex", "application/json")
-_SEARCHED = frozenset(
-    {"queued", "started", "stream", "display_data", "execute_result", "update_display_data", "error"}
-)
+_SEARCHED = frozenset({"queued", "stream", "display_data", "execute_result", "update_display_data", "error"})
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    """The kinds of an output that are texts; pictures and all others are skipped."""
+
+    plain: Any = msgspec.field(name="text/plain", default=None)
+    markdown: Any = msgspec.field(name="text/markdown", default=None)
+    latex: Any = msgspec.field(name="text/latex", default=None)
+    json: Any = msgspec.field(name="application/json", default=None)
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -33,7 +39,7 @@ class _Said(msgspec.Struct, frozen=True):
     text: str = ""
     ename: str = ""
     evalue: str = ""
-    data: dict[str, Any] = {}
+    data: _Shown = _Shown()
 
 
 _decode = json_decoder(_Said).decode
@@ -63,7 +69,7 @@ class CellMatcher:
             text = self._tails.get(execution, "") + said.text
             self._tails[execution] = text[-len(self._sought) :]
             return [text]
-        shown = [value for kind in _TEXTS if isinstance(value := said.data.get(kind), str)]
+        shown = [value for value in msgspec.structs.astuple(said.data) if isinstance(value, str)]
         return [said.code, f"{said.ename}: {said.evalue}", *shown]
 
 

@@ -52,6 +52,8 @@ from cellgate_kernels.specs.languages import parse_language
 
 logger = logging.getLogger(__name__)
 
+REMOVAL_SECONDS = 1.0
+"""Seconds after which an opening that waits for a removal looks again whether the record can be written."""
 COPY_SECONDS = 20.0
 """Seconds that a gateway waits at its shutdown for copies of files that sessions share."""
 CLOSED = "gateway_shutdown"
@@ -203,7 +205,9 @@ class SessionRegistry:
         while True:
             use = self.keys.find(owned)
             if use.removed_by is not None:
-                await asyncio.wait([use.removed_by])
+                # It is recorded, which takes as long as the storage is away.
+                self._journal.check_writable()
+                await asyncio.wait([use.removed_by], timeout=REMOVAL_SECONDS)
             elif (session := use.session) is not None:
                 if not session.ending:
                     session.record.begin_idleness()

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.5
-MOST_TRIES = 60
-"""The most attempts to record a loss, in which requests for the session wait."""
+"""Seconds between attempts to record a loss, in which requests for the session wait."""
+TOLD_AFTER = 60
+"""Attempts after which the failure is logged."""
 
 
 class SetBackRecords:
@@ -49,20 +50,20 @@ class SetBackRecords:
         ids = {"principal": row.principal, "session": row.key}
         with self._opener.keys.removing((row.principal, row.key)):
             await asyncio.wait([session.over])
-            why = ""
-            for _ in range(MOST_TRIES):
-                failure = await self._try_to_mark(row)
-                if failure is None:
-                    logger.warning(
-                        "The record lacks the last events of a session, and says so now", extra=ids
+            tries = 0
+            # Whoever opened the session before it is marked would go on from the older state.
+            while (failure := await self._try_to_mark(row)) is not None:
+                tries += 1
+                final = self._opener.keys.closing or isinstance(failure, OwnedElsewhere | NotRecorded)
+                if final or tries == TOLD_AFTER:
+                    logger.error(
+                        "The loss of a session's events could not be recorded: %s", failure.message, extra=ids
                     )
+                if final:
                     return
-                why = failure.message
-                if self._opener.keys.closing or isinstance(failure, OwnedElsewhere | NotRecorded):
-                    break
                 # After a restart of the database it takes a beat until a node of a cluster may claim keys.
                 await asyncio.sleep(PAUSE_SECONDS)
-        logger.error("The loss of a session's events could not be recorded: %s", why, extra=ids)
+        logger.warning("The record lacks the last events of a session, and says so now", extra=ids)
 
     async def _try_to_mark(self, row: SessionRow) -> CellgateError | None:
         """Return why the record could not be marked, or None."""

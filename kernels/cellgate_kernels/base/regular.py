@@ -12,6 +12,8 @@ import os
 import stat
 from pathlib import Path
 
+from cellgate_kernels.base.errors import InvalidInput, in_brief
+
 
 class NoRegularFile(OSError):
     """The path has a folder, a pipe, a socket or a device instead of a file."""
@@ -37,6 +39,20 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
     descriptor = open_regular(path, follow=follow)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(most)
+
+
+def read_given(path: Path, most: int, content: str) -> bytes:
+    """Return a file that the operator names, of at most `most` bytes. `content`: its kind, with an article.
+
+    Raises InvalidInput with the path and the fault; an OSError is its cause.
+    """
+    try:
+        found = read_regular(path, most + 1)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {in_brief(error)}") from error
+    if len(found) > most:
+        raise InvalidInput(f"{path} is larger than {content} can be, {most:,} bytes")
+    return found
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:

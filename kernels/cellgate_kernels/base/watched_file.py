@@ -74,9 +74,10 @@ class WatchedFile(Generic[T]):
     async def look(self) -> float:
         """Read the file if it has changed; return the seconds until the next look."""
         found = await self._lane.run(_look, self._path, self._form, self._state)
-        self._state = found.state
         for value in found.values:
             await self._take(value)
+        # A value that could not be taken is tried again.
+        self._state = found.state
         if found.problem is not None and found.problem != self._problem:
             self._problem = found.problem
             logger.warning("The gateway keeps the former %s: %s", self._form.content, found.problem)
@@ -84,8 +85,8 @@ class WatchedFile(Generic[T]):
 
     async def _take(self, value: T) -> None:
         if value != self._value:
-            self._value = value
             await self._changed(value)
+            self._value = value
             logger.info("The gateway took the %s of %s", self._form.content, self._path)
         elif self._problem is not None:
             logger.info("The gateway found the former %s in %s again", self._form.content, self._path)

@@ -314,7 +314,7 @@ async def test_what_could_not_be_read_is_tried_again(
 
     async with serving(authority, lane) as secure:
         with monkeypatch.context() as patched:
-            patched.setattr(certificate, "read_regular", refuse)
+            patched.setattr(certificate, "read_given", refuse)
             replace(secure.files, authority.issue("renewed"))
             await asyncio.to_thread(until, lambda: caplog.records, "nothing is logged")
             await asyncio.sleep(0.1)  # for many more looks
@@ -342,9 +342,7 @@ async def test_files_that_can_t_be_used_are_named(authority: Authority, lane: La
     large.write_bytes(bytes(2 * MIB))
     text.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     missing = tmp_path / "missing.pem"
-    assert (
-        await refused((missing, key), lane) == f"The file {missing} can't be read: No such file or directory"
-    )
+    assert await refused((missing, key), lane) == f"{missing} can't be read: No such file or directory"
     assert "it is no regular file" in await refused((certificate, pipe), lane)
     assert str(tmp_path) in await refused((tmp_path, key), lane)
     assert "larger than" in await refused((large, key), lane)

@@ -378,6 +378,32 @@ async def test_a_server_that_went_back_is_found_before_anything_is_written(
         assert await whole(store, again)
 
 
+async def test_a_loss_is_told_even_if_the_new_connection_breaks_at_once(
+    postgres_server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    taken, broken = writes.new_ids, []
+
+    def take(db: psycopg.Connection[Any], count: int) -> int:
+        if not broken:
+            broken.append(count)
+            raise psycopg.OperationalError("the connection is gone")
+        return taken(db, count)
+
+    async with store_at(database) as store:
+        told: list[int] = []
+        store.follow(told.append)
+        lost = await begun(store)
+        postgres_server.keep_copy()
+        store.append(lost.next())
+        await store.commit()
+        monkeypatch.setattr(writes, "new_ids", take)
+        postgres_server.put_copy_back()
+        await eventually(lambda: told == [lost.session_id] and bool(broken))
+        assert await store.begin_session("ada", "another") > lost.session_id
+        assert told == [lost.session_id]
+
+
 def test_what_is_known_of_heads_is_bounded() -> None:
     heads = KnownHeads(most=2)
     for session_id in (1, 2, 1, 3, 4):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.quotas import quotas_file
 from cellgate.quotas.quotas import Policy
 from cellgate.quotas.quotas_file import LARGEST_FILE, QUOTAS_FILE, read_quotas
-from cellgate_kernels.base import watched_file
+from cellgate_kernels.base import regular, watched_file
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.base.watched_file import WatchedFile
@@ -108,12 +107,34 @@ async def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patched:
-        patched.setattr(quotas_file, "read_regular", refuse)
+        patched.setattr(regular, "read_regular", refuse)
         patched.setattr(watched_file, "SETTLED_SECONDS", -1.0)
         for _ in range(3):
             await file.look()
     assert seen == []
     assert len(caplog.records) == 1
+    await file.look()
+    assert [policy.of("ada", "user").sessions for policy in seen] == [2]
+
+
+async def test_a_value_that_could_not_be_taken_is_tried_again(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has changed long before, and does not change again."""
+    path = tmp_path / "q.toml"
+    write(path, "[roles.user]\nsessions = 1")
+    faults, seen = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))], []
+
+    async def changed(policy: Policy) -> None:
+        if faults:
+            raise faults.pop()
+        seen.append(policy)
+
+    file = WatchedFile(path, QUOTAS_FILE, read_quotas(path), changed, lane)
+    write(path, "[roles.user]\nsessions = 2")
+    monkeypatch.setattr(watched_file, "SETTLED_SECONDS", -1.0)
+    with pytest.raises(OSError, match="space"):
+        await file.look()
     await file.look()
     assert [policy.of("ada", "user").sessions for policy in seen] == [2]
 
@@ -138,5 +159,5 @@ def test_only_a_regular_file_of_a_sensible_size_is_read(tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate(LARGEST_FILE + 1)
-    with pytest.raises(InvalidInput, match="larger than the 16 MiB"):
+    with pytest.raises(InvalidInput, match="larger than a file of quotas can be, 16,777,216 bytes"):
         read_quotas(large)

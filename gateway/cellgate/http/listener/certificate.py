@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words
-from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.regular import read_given
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
@@ -182,13 +182,7 @@ def _ask_clients(context: ssl.SSLContext, signers: Path) -> None:
 
 
 def _pem(path: Path) -> str:
-    try:
-        content = read_regular(path, MOST_BYTES + 1)
-    except OSError as error:
-        raise InvalidInput(f"The file {path} can't be read: {in_brief(error)}") from error
-    if len(content) > MOST_BYTES:
-        raise InvalidInput(f"The file {path} is larger than a certificate or a key can be")
-    return content.decode("ascii", "replace")
+    return read_given(path, MOST_BYTES, "a certificate or a key").decode("ascii", "replace")
 
 
 def _reason(files: TlsFiles, error: ssl.SSLError) -> str:

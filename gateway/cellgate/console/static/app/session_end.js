@@ -13,6 +13,13 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 const USE_EVERY = 60_000;
 /** How long before its end a session's page tells it, in milliseconds. */
 const NOTICE = 300_000;
+/** What is left of a session that ended by such a cause, if not its files and its record. @type {Record<string, string>} */
+const LEFT = {
+  deleted: "Its variables and files are gone; its record stays.",
+  // Files of most of these go with them; of some, their maker keeps them.
+  explored: "Its variables are gone; its record stays.",
+  one_shot: "Its variables are gone; its record stays.",
+};
 const SIGNS = ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"];
 
 /** Use a session. A gateway that can't be reached is told of elsewhere. @param {import("./session_log.js").SessionLog} log */
@@ -62,6 +69,6 @@ export function EndsSoon({ log }) {
 /** What is left of a session that has ended, and how it goes on. @param {{model: any}} props */
 export function HasEnded({ model }) {
   if (model?.state === "purging") return html`<p class="note" role="status">This session was purged.</p>`;
-  const files = model?.cause === "deleted" ? "Its variables and files are gone; its record stays." : "Its variables are gone; its files and its record stay.";
+  const files = LEFT[model?.cause] ?? "Its variables are gone; its files and its record stay.";
   return html`<p class="note" role="status">This session has ended${model?.cause ? ` – ${because(model.cause)}` : ""}. ${files} A cell gives it a fresh kernel.</p>`;
 }

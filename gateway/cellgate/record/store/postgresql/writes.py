@@ -122,8 +122,9 @@ class TableWriter:
         lost = self._known.take_lost(db)
         self._lost |= lost
         if lost:
-            self._new_id(db)
             self._set_back(lost)
+        if self._lost:
+            self._new_id(db)
         self._met = db
         return True
 
