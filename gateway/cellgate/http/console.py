@@ -145,7 +145,6 @@ class ConsoleFileHandler(AssetHandler):
             raise Forbidden("This page is for outputs in the console alone", cause="frame")
         await self.send(await self.services.front.assets.get(name))
 
-    head = get
 
 
 class Entrance(BaseHandler):
@@ -277,7 +276,6 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
         self.check_link("none")
         await self._sign_in(ticket or "", token or "", confirmed=not self._could_be_led)
 
-    head = get
 
     @requires()
     async def post(self) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
+from tornado.websocket import WebSocketHandler
 
 from cellgate import errors
 from cellgate.http.described import IsToken, described, nothing_known
@@ -128,6 +129,12 @@ class MessageHandler(RelayingHandler):
     quota: QuotaState | None = None
     """The reason of the error that was answered, if any."""
     _refused: CellgateError | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Let HEAD do what GET does, without the body (RFC 9110, section 9.3.2); a class may have its own."""
+        super().__init_subclass__()
+        if "get" in vars(cls) and "head" not in vars(cls) and not issubclass(cls, WebSocketHandler):
+            cls.head = cls.get  # type: ignore[method-assign]
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook: receives what the application passes to every handler."""

@@ -132,6 +132,8 @@ class StreamingHandler(BaseHandler):
         """Write all events of `batches` until they end or the client has gone."""
         self.set_head(form)
         async with aclosing(batches):
+            if self.request.method == "HEAD":
+                return
             try:
                 await self._write_batches(batches, form)
             except StreamClosedError:

@@ -18,11 +18,11 @@ import pytest
 
 from cellgate.client import ConnectionFailed, Gateway
 from cellgate.errors import IdentityUnavailable
-from cellgate.http.listener import certificate
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.identity.fetching import Fetcher
 from cellgate.identity.hub_settings import HubTls
+from cellgate_kernels.base import regular
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane
@@ -314,7 +314,7 @@ async def test_what_could_not_be_read_is_tried_again(
 
     async with serving(authority, lane) as secure:
         with monkeypatch.context() as patched:
-            patched.setattr(certificate, "read_given", refuse)
+            patched.setattr(regular, "read_regular", refuse)
             replace(secure.files, authority.issue("renewed"))
             await asyncio.to_thread(until, lambda: caplog.records, "nothing is logged")
             await asyncio.sleep(0.1)  # for many more looks

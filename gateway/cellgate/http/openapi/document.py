@@ -106,7 +106,8 @@ def build_document(table: Table, version: str, base_url: str = "") -> dict[str, 
 def _path_item(path: str, handler: type[BaseHandler]) -> Iterator[tuple[str, Any]]:
     for method in METHODS:
         declared = operation_of(handler, method)
-        if declared is not None:
+        # HEAD of what GET answers is the same operation.
+        if declared is not None and not (method == "head" and handler.head is handler.get):
             described = _operation(path, handler, declared)
             if method == "head":
                 # A client that expects a body would fail to parse nothing.
