@@ -134,7 +134,7 @@ class MessageHandler(RelayingHandler):
         """Let HEAD do what GET does, without the body (RFC 9110, section 9.3.2); a class may have its own."""
         super().__init_subclass__()
         if "get" in vars(cls) and "head" not in vars(cls) and not issubclass(cls, WebSocketHandler):
-            cls.head = cls.get  # type: ignore[method-assign]
+            cls.head = cls.get
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook: receives what the application passes to every handler."""

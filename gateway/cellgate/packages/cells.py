@@ -73,9 +73,11 @@ async def _install_for(run: ExecutionRun, host: PackagesHost) -> tuple[str, ...]
         python = await asyncio.to_thread(python_of, code)
         names = await asyncio.to_thread(names_at_imports, python)
         missing = await missing_modules(kernel.connection, kernel.exited, python, names)
-        distributions = [distribution_of(module) for module in missing]
-        allowed = [name for name in distributions if name and installer.settings.allows(name)]
-        added = await _install_known(run, host, allowed)
+        wanted = [name for module in missing if (name := distribution_of(module))]
+        if (refusal := installer.settings.refusal(wanted)) is not None:
+            # The cell runs all the same: it may do without them.
+            run.record.emit("stream", {"name": "stderr", "text": f"{refusal}\n"})
+        added = await _install_known(run, host, filter(installer.settings.allows, wanted))
     except CellgateError as error:
         if not run.machine.finished:
             _fail(run, error)

@@ -62,14 +62,20 @@ class PackageSettings:
 
     def check(self, names: Collection[str]) -> None:
         """Raise PackagesNotAllowed with the names that are not allowed, if any."""
+        if (refusal := self.refusal(names)) is not None:
+            raise PackagesNotAllowed(refusal)
+
+    def refusal(self, names: Collection[str]) -> str | None:
+        """Return which of these names are not allowed, and which are instead; None if all are allowed."""
         refused = sorted(name for name in names if not self.allows(name))
-        if refused:
-            near = nearest(refused[0], self.allowed) if len(refused) == 1 else None
-            meant = f"; did you mean {near}?" if near else "."
-            raise PackagesNotAllowed(
-                f"Packages that may not be installed here: {', '.join(refused)[:500]}{meant}"
-                f" {self._said_to_be_allowed()}; the operator allows more by --allow-package NAME"
-            )
+        if not refused:
+            return None
+        near = nearest(refused[0], self.allowed) if len(refused) == 1 else None
+        meant = f"; did you mean {near}?" if near else "."
+        return (
+            f"Packages that may not be installed here: {', '.join(refused)[:500]}{meant}"
+            f" {self._said_to_be_allowed()}; the operator allows more by --allow-package NAME"
+        )
 
     def _said_to_be_allowed(self) -> str:
         """Return which packages are allowed, to append to a refusal."""

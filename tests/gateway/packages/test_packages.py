@@ -229,6 +229,10 @@ def test_only_allowed_names_may_be_asked_for_and_what_they_need_comes_along(
     result = gateway.execute("s", "%pip install cherry\nprint('ran')")
     assert (result["status"], result["error"]["ename"]) == ("error", "PackagesNotAllowed")
     assert result["stdout"] == ""
+    code = "import banana\ntry:\n    import cherry\nexcept ImportError:\n    print('without')"
+    result = gateway.execute("s", code, packages="auto")
+    assert (result["status"], result["stdout"]) == ("ok", "without\n")
+    assert "may not be installed here: cherry. Allowed here: banana;" in result["stderr"]
 
 
 @pytest.mark.parametrize(
