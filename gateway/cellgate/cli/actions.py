@@ -13,6 +13,7 @@ _ALIKE = (
     frozenset({"get", "download"}),
     frozenset({"add", "create", "new", "set", "install"}),
     frozenset({"info", "show", "status"}),
+    frozenset({"ls", "list", "search", "find"}),
     frozenset({"change", "rename", "title", "edit", "update", "modify"}),
 )
 """What other programs call an action, and we do."""

@@ -146,7 +146,6 @@ class ConsoleFileHandler(AssetHandler):
         await self.send(await self.services.front.assets.get(name))
 
 
-
 class Entrance(BaseHandler):
     """A handler that lets a browser in."""
 
@@ -275,7 +274,6 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
         self.check_visit()
         self.check_link("none")
         await self._sign_in(ticket or "", token or "", confirmed=not self._could_be_led)
-
 
     @requires()
     async def post(self) -> None:

@@ -347,6 +347,8 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["user"], "usage: cellgate user add|list|role|disable|enable|remove [NAME] | migrate [options]"),
         (["token", "ls"], "cellgate token does not know 'ls'; did you mean list?"),
         (["user", "delete", "alice"], "cellgate user does not know 'delete'; did you mean remove?"),
+        (["session", "search", "x"], "cellgate session does not know 'search'; did you mean ls?"),
+        (["record", "key", "rotate"], "what key does is an option: cellgate record key --rotate"),
         (["session", "delete", "s"], "cellgate session does not know 'delete'; did you mean end?"),
         (["files", "upload", "s", "x"], "cellgate files does not know 'upload'; did you mean put?"),
         (["token", "create", "alice"], "usage: cellgate token create --user USER"),

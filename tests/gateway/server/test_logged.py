@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import StartGateway
+from tests.support.commands import INSTALLED
 from tests.support.server import IN_TIME, GatewayProcess, until
 
 SECRET = "s3cr3t"
@@ -106,7 +109,7 @@ def test_a_gateways_life_is_told_in_one_line_each(start_gateway: StartGateway, t
     begun = [each["event"] for each in events(gateway)]
     assert begun[0].startswith(f"Cellgate 0.1.0 starts with the data folder {data} and the backend process (")
     settings = begun[0].partition("; settings: ")[2].split(", ")
-    assert {"max_kernels=7", f"quotas={quotas}", "port=0"} <= set(settings)
+    assert {"max_kernels=7", f"quotas={quotas}", "port=0", "log_level=INFO"} <= set(settings)
     assert not [each for each in settings if "token" in each or gateway.token in each]
     assert f"There is no record yet: a new one begins in {data / 'record.sqlite3'}" in begun
     assert begun[-1] == f"The gateway serves at {gateway.url}"
@@ -132,3 +135,15 @@ def test_a_gateways_life_is_told_in_one_line_each(start_gateway: StartGateway, t
     again = start_gateway(data, **options)
     # Its log goes on in the same file.
     assert again.log.read_text().count("There is no record yet") == 1
+
+
+def test_a_start_that_fails_is_a_line_of_json_too(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        options = ["--log-json", "--backend", "process", "--port", port, "--data-dir", str(tmp_path / "data")]
+        ended = subprocess.run([INSTALLED, "serve", *options], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    [line] = map(json.loads, ended.stderr.splitlines())
+    assert line["level"] == "critical"
+    assert line["event"].startswith("The gateway can't serve: ")
+    assert port in line["event"]

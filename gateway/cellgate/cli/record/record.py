@@ -179,6 +179,8 @@ class RecordApp(BaseApp):
                 raise UsageError(
                     "migrate takes the database by --record: cellgate record migrate --record URL"
                 )
+            case ["key", "create" | "rotate" as word, *_]:
+                raise UsageError(f"what key does is an option: cellgate record key --{word}")
             case ["verify", *_]:
                 raise UsageError("the record is checked by a command of its own: cellgate verify")
         name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)

@@ -6,6 +6,7 @@ by name but those of its own commands.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -90,7 +91,10 @@ def told(app: HasTraits, *hidden: str) -> str:
     """Return, for a log, the settings that are not as by default, without `hidden` and secrets in URLs."""
     own = [name for name, trait in app.traits(config=True).items() if _is_ours(trait)]
     given = [name for name in sorted(own) if name not in hidden and is_given(app, name)]
-    return without_secrets(", ".join(f"{name}={getattr(app, name)}" for name in given)) or "none"
+    values = {name: getattr(app, name) for name in given}
+    if isinstance(values.get("log_level"), int):
+        values["log_level"] = logging.getLevelName(values["log_level"])
+    return without_secrets(", ".join(f"{name}={value}" for name, value in values.items())) or "none"
 
 
 def _is_ours(trait: TraitType[Any, Any]) -> bool:

@@ -37,7 +37,7 @@ from cellgate.server.settings import (
     StorageSettings,
 )
 from cellgate.sessions.settings import ManagerSettings, RetentionSettings
-from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.resources import MIB, MOST_BYTES, ResourceLimits
 from cellgate_kernels.base.settings import ContainerSettings, PoolSettings
 from cellgate_kernels.base.tasks import Supervisor
@@ -149,7 +149,15 @@ class ServeApp(IdentityOptions, PackageOptions):
         )
         give_back_large_pieces()
         self._take_address_of_hub()
-        raise SystemExit(asyncio.run(self._serve(handler)))
+        try:
+            code = asyncio.run(self._serve(handler))
+        except CellgateError as error:
+            if not self.given.log_json:
+                raise
+            # The reader of the log reads lines of JSON alone.
+            logger.critical("The gateway can't serve: %s", error.message, extra={"reason": error.reason})
+            code = 2 if isinstance(error, InvalidInput) else 1
+        raise SystemExit(code)
 
     def _take_address_of_hub(self) -> None:
         """Listen where a Hub's proxy expects us, whatever the settings say. Raises InvalidInput."""
