@@ -54,6 +54,8 @@ def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
         "language": "42",
         "fork": ["7", "6", True],
         "folder": "/tmp\n",
+        "joined": ["got a line\n", 3],
+        "resized": True,
         "ended": False,
     }
 

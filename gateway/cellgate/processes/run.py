@@ -311,9 +311,13 @@ class ProcessRun:
             finished_at=None if self._end is None else self._end.at,
         )
 
-    async def events(self) -> AsyncGenerator[list[EventRow], None]:
-        """Yield the run's events from the first to the last, as they are recorded."""
-        async with aclosing(self._host.log.follow(self._first_seq - 1)) as batches:
+    async def events(self, *, after: int | None = None) -> AsyncGenerator[list[EventRow], None]:
+        """Yield the run's events from the first to the last, as they are recorded.
+
+        `after`: the `seq` of an event at which the program has not ended; only those after it are yielded.
+        """
+        start = self._first_seq - 1 if after is None else after
+        async with aclosing(self._host.log.follow(start)) as batches:
             async for rows in batches:
                 mine = [row for row in rows if row.type in EVENTS and _decode(row.body).process == self.id]
                 if mine:

@@ -52,8 +52,38 @@ def with_e2b():
         copy.run_code("x += 1")
         found["fork"] = [copy.run_code("x").text, sandbox.run_code("x").text, copy.kill()]
         found["folder"] = sandbox.commands.run("pwd", cwd="/tmp").stdout
+        found["joined"] = _join(sandbox)
+        found["resized"] = _resize(sandbox)
     found["ended"] = sandbox.is_running()
     return found
+
+
+def _join(sandbox):
+    """Follow a command that another client began, and answer it."""
+    from e2b import CommandExitException
+
+    begun = sandbox.commands.run("echo before; read x; echo got $x; exit 3", background=True, stdin=True)
+    next(out for out, _, _ in begun if out)
+    joined = sandbox.commands.connect(begun.pid)
+    sandbox.commands.send_stdin(begun.pid, "a line\n")
+    try:
+        joined.wait()
+    except CommandExitException as error:
+        return [error.stdout, error.exit_code]
+    return None
+
+
+def _resize(sandbox):
+    """Resize a terminal, which another client then follows."""
+    from e2b import PtySize
+
+    begun = sandbox.pty.create(PtySize(rows=24, cols=80))
+    sandbox.pty.resize(begun.pid, PtySize(rows=31, cols=97))
+    joined = sandbox.pty.connect(begun.pid)
+    sandbox.pty.send_stdin(begun.pid, b"stty size; exit\n")
+    shown = []
+    joined.wait(on_pty=shown.append)
+    return "31 97" in b"".join(shown).decode()
 
 
 def with_openai_agents():

@@ -872,12 +872,21 @@ class Command:
 def begin(sandbox: Sandbox, command: str, *, timeout: int | None = None, **more: Any) -> requests.Response:
     """As `commands.run` does."""
     process = {"cmd": "/bin/bash", "args": ["-l", "-c", command], **more.pop("process", {})}
-    data = json.dumps({"process": process, "stdin": False, **more}).encode()
+    return streamed(sandbox, "Start", {"process": process, "stdin": False, **more}, timeout)
+
+
+def join(sandbox: Sandbox, pid: int, timeout: int | None = None) -> requests.Response:
+    """As `commands.connect` does."""
+    return streamed(sandbox, "Connect", {"process": {"pid": pid}}, timeout)
+
+
+def streamed(sandbox: Sandbox, name: str, body: object, timeout: int | None) -> requests.Response:
+    data = json.dumps(body).encode()
     headers = {"Content-Type": "application/connect+json", "Keepalive-Ping-Interval": "50"}
     if timeout is not None:
         headers["Connect-Timeout-Ms"] = str(timeout)
-    body = struct.pack(">BI", 0, len(data)) + data
-    return sandbox.server("POST", "process.Process/Start", ENVD, data=body, headers=headers, stream=True)
+    sent = struct.pack(">BI", 0, len(data)) + data
+    return sandbox.server("POST", f"process.Process/{name}", ENVD, data=sent, headers=headers, stream=True)
 
 
 def messages(answer: requests.Response) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -977,6 +986,55 @@ def test_a_command_in_the_background(shared: Sandbox) -> None:
         missing = ask(name, **body)
         assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
     assert ask("SendSignal", signal="SIGNAL_NOTHING").status_code == 400
+
+
+def test_a_command_is_joined(shared: Sandbox) -> None:
+    """From now on, by any number of clients; it goes on when one leaves, or its time is over."""
+    with begin(shared, "echo before; read x; echo got $x; exit 3", stdin=True) as answer:
+        told = messages(answer)
+        pid = next(told)[1]["event"]["start"]["pid"]
+        assert "data" in next(told)[1]["event"]
+        with join(shared, pid, timeout=100) as brief:
+            (_, start), (flags, last) = messages(brief)
+        assert (start["event"]["start"]["pid"], flags, last["error"]["code"]) == (pid, 2, "deadline_exceeded")
+        with join(shared, pid) as left:
+            assert next(messages(left))[1] == start
+        with join(shared, pid) as joined:
+            both = messages(joined)
+            assert next(both)[1] == start
+            line = base64.b64encode(b"a line\n").decode()
+            about = {"process": {"pid": pid}, "input": {"stdin": line}}
+            assert shared.server("POST", "process.Process/SendInput", ENVD, json=about).json() == {}
+            rest = list(both)
+        assert rest == list(told)
+        assert base64.b64decode(rest[0][1]["event"]["data"]["stdout"]) == b"got a line\n"
+        assert rest[1][1]["event"]["end"]["exitCode"] == 3
+    gone = join(shared, pid)
+    assert (gone.status_code, gone.json()["code"]) == (404, "not_found")
+
+
+def test_a_terminal_is_resized(shared: Sandbox) -> None:
+    with begin(shared, "", process={"args": ["-i"]}, pty={"size": {"cols": 100, "rows": 30}}) as answer:
+        pid = next(messages(answer))[1]["event"]["start"]["pid"]
+
+        def ask(name: str, **body: object) -> requests.Response:
+            about = {"process": {"pid": pid}} | body
+            return shared.server("POST", f"process.Process/{name}", ENVD, json=about)
+
+        assert ask("Update", pty={"size": {"cols": 0, "rows": 40}}).status_code == 400
+        assert ask("Update", pty={"size": {"cols": 120, "rows": 40}}).json() == {}
+        with join(shared, pid) as joined:
+            told = messages(joined)
+            assert next(told)[1]["event"]["start"]["pid"] == pid
+            line = base64.b64encode(b"stty size; exit\n").decode()
+            assert ask("SendInput", input={"pty": line}).json() == {}
+            data = [each["event"]["data"]["pty"] for _, each in told if "data" in each.get("event", {})]
+            assert b"40 120\r\n" in b"".join(map(base64.b64decode, data))
+    with begin(shared, "read x", stdin=True) as answer:
+        pid = next(messages(answer))[1]["event"]["start"]["pid"]
+        refused = ask("Update", pty={"size": {"cols": 1, "rows": 1}})
+        assert (refused.status_code, refused.json()["message"]) == (400, "The program has no terminal")
+        ask("SendSignal", signal="SIGNAL_SIGKILL")
 
 
 def test_bad_commands_are_refused(shared: Sandbox) -> None:

@@ -6,6 +6,7 @@ the kernel: it neither waits for cells nor is one.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,13 +20,13 @@ import msgspec
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxHandler, Unsupported, parse_program_path, program_path
-from cellgate.doors.e2b.terminals import TerminalBody, in_terminal
-from cellgate.errors import NotFound
+from cellgate.doors.e2b.terminals import TerminalBody, in_terminal, is_in_terminal, resizing
+from cellgate.errors import Conflict, NotFound
 from cellgate.http.message import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Permission
-from cellgate.processes.request import check_input, check_process
+from cellgate.processes.request import ProcessRequest, check_input, check_process
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow
 from cellgate.wire.models import ProcessBody, ProcessInputBody
@@ -87,6 +88,13 @@ class AboutBody(Asked, frozen=True):
     process: Selector = Selector()
     signal: str | int = ""
     input: Input = Input()
+    pty: TerminalBody = TerminalBody()
+
+
+class JoinBody(Asked, frozen=True):
+    """A program to follow."""
+
+    process: Selector = Selector()
 
 
 class _Event(msgspec.Struct):
@@ -154,8 +162,8 @@ def _argv(program: E2bProgram) -> list[str]:
     return ["bash", *(each for each in program.args[:options] if each != LOGIN), *program.args[options:]]
 
 
-class StartHandler(SandboxHandler):
-    """Start a program."""
+class ProgramStream(SandboxHandler):
+    """A call that is answered with a program's events."""
 
     connect = True
 
@@ -163,28 +171,8 @@ class StartHandler(SandboxHandler):
         super().initialize(services)
         self._output = ""
 
-    @requires(Permission.RUN)
-    async def post(self) -> None:
-        """Start a program and stream its events. It runs on if its client leaves."""
-        self.session()
-        body = opened(self.raw_body())
-        if is_heavy(body):
-            asked = await self.services.storage.lanes.texts.run(decode_heavy, body, StartBody)
-        else:
-            asked = decode(body, StartBody)
-        session = self.session()
-        program = asked.process
-        argv, stdin = _argv(program), asked.stdin
-        if asked.pty is not None:
-            argv, stdin, self._output = in_terminal(argv, asked.pty), True, TERMINAL
-        env = {**self.services.sessions.sandboxes.of(session).env, **program.envs}
-        wanted = ProcessBody(argv=argv, env=env, stdin=stdin, timeout=self._timeout())
-        request = replace(check_process(wanted, waits=False), cwd=parse_program_path(program.cwd or ""))
-        run = await session.start_process(request)
-        async with aclosing(run.events()) as batches:
-            await self.stream(batches, Format.NDJSON)
-
-    def _timeout(self) -> float | None:
+    def timeout(self) -> float | None:
+        """Return the seconds that the call may take, if the client says. Raises InvalidInput."""
         given = self.request.headers.get("Connect-Timeout-Ms", "")
         if not given:
             return None
@@ -206,6 +194,51 @@ class StartHandler(SandboxHandler):
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
         self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
+
+
+class StartHandler(ProgramStream):
+    """Start a program."""
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Start a program and stream its events. It runs on if its client leaves."""
+        self.session()
+        body = opened(self.raw_body())
+        if is_heavy(body):
+            asked = await self.services.storage.lanes.texts.run(decode_heavy, body, StartBody)
+        else:
+            asked = decode(body, StartBody)
+        session = self.session()
+        program = asked.process
+        argv, stdin = _argv(program), asked.stdin
+        if asked.pty is not None:
+            argv, stdin, self._output = in_terminal(argv, asked.pty), True, TERMINAL
+        env = {**self.services.sessions.sandboxes.of(session).env, **program.envs}
+        wanted = ProcessBody(argv=argv, env=env, stdin=stdin, timeout=self.timeout())
+        request = replace(check_process(wanted, waits=False), cwd=parse_program_path(program.cwd or ""))
+        run = await session.start_process(request)
+        async with aclosing(run.events()) as batches:
+            await self.stream(batches, Format.NDJSON)
+
+
+class JoinHandler(ProgramStream):
+    """Follow a program that runs, as `commands.connect` and `pty.connect` do."""
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Stream the program's events from now on, after one that names it; its time is the call's alone."""
+        session = self.session()
+        body = decode(opened(self.raw_body()), JoinBody)
+        timeout = self.timeout()
+        run = _find(session.processes.all, body.process)
+        self._output = TERMINAL if is_in_terminal(run.argv) else ""
+        self.write(_told({"start": {"pid": run.pid}}))
+        try:
+            async with asyncio.timeout(timeout), aclosing(run.events(after=session.log.last_seq)) as batches:
+                await self.stream(batches, Format.NDJSON)
+        except TimeoutError:
+            error = {"code": "deadline_exceeded", "message": "The program goes on; the call's time is over"}
+            self.write(envelope({"error": error}, LAST))
 
 
 class E2bProcessHandler(SandboxHandler):
@@ -243,27 +276,41 @@ class E2bProcessHandler(SandboxHandler):
         number = SIGNALS.get(body.signal)
         if number is None:
             raise InvalidInput("signal must be SIGNAL_SIGTERM or SIGNAL_SIGKILL")
-        _find(runs, body).signal(number)
+        _find(runs, body.process).signal(number)
         return {}
 
     async def give_input(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
         """Send input to a program."""
         body = await self.body(AboutBody)
         data = check_input(ProcessInputBody(data_b64=body.input.stdin or body.input.pty))
-        _find(runs, body).give_input(data, close=False)
+        _find(runs, body.process).give_input(data, close=False)
         return {}
 
     async def end_input(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
         """Send one the end of its input."""
-        _find(runs, await self.body(AboutBody)).give_input(b"", close=True)
+        _find(runs, (await self.body(AboutBody)).process).give_input(b"", close=True)
+        return {}
+
+    async def resize(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
+        """Give a program's terminal another size."""
+        body = await self.body(AboutBody)
+        run = _find(runs, body.process)
+        if not is_in_terminal(run.argv):
+            raise InvalidInput("The program has no terminal")
+        argv = resizing(run.pid, body.pty.size)
+        resizer = await self.session().start_process(ProcessRequest(argv, waits=True))
+        await resizer.wait()
+        if resizer.model().exit_code != 0:
+            _find(runs, body.process)
+            raise Conflict("The terminal could not be resized; try again")
         return {}
 
 
-def _find(runs: Sequence[ProcessRun], body: AboutBody) -> ProcessRun:
+def _find(runs: Iterable[ProcessRun], wanted: Selector) -> ProcessRun:
     for run in runs:
-        if run.running and run.pid == body.process.pid:
+        if run.running and run.pid == wanted.pid:
             return run
-    raise NotFound(f"No program with the id {body.process.pid} runs")
+    raise NotFound(f"No program with the id {wanted.pid} runs")
 
 
 CALLS: Mapping[str, Callable[[E2bProcessHandler, Sequence[ProcessRun]], Awaitable[Mapping[str, object]]]] = (
@@ -273,6 +320,7 @@ CALLS: Mapping[str, Callable[[E2bProcessHandler, Sequence[ProcessRun]], Awaitabl
             "SendSignal": E2bProcessHandler.signal,
             "SendInput": E2bProcessHandler.give_input,
             "CloseStdin": E2bProcessHandler.end_input,
+            "Update": E2bProcessHandler.resize,
         }
     )
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from cellgate.doors.e2b.base import AbsentHandler
 from cellgate.doors.e2b.cells import CellHandler, E2bHealthHandler
-from cellgate.doors.e2b.commands import E2bProcessHandler, StartHandler
+from cellgate.doors.e2b.commands import E2bProcessHandler, JoinHandler, StartHandler
 from cellgate.doors.e2b.contexts import ContextHandler, ContextRestartHandler, ContextsHandler
 from cellgate.doors.e2b.control import (
     ConnectHandler,
@@ -34,6 +34,7 @@ ROUTES: Final = (
     ("/e2b/files", E2bFilesHandler),
     ("/e2b/filesystem.Filesystem/{call}", FilesystemHandler),
     ("/e2b/process.Process/Start", StartHandler),
+    ("/e2b/process.Process/Connect", JoinHandler),
     ("/e2b/process.Process/{call}", E2bProcessHandler),
     ("/e2b/{path}", AbsentHandler),
 )
