@@ -32,9 +32,11 @@ while time.monotonic() < late:
                 parent = int(stat.read().rpartition(")")[2].split()[1])
             if parent != pid:
                 continue
-            with open(f"/proc/{other}/cmdline", "rb") as words:
-                if begin in words.read():
-                    continue
+            with open(f"/proc/{other}/cmdline", "rb") as file:
+                words = file.read()
+            # There are none while a program is being replaced by another.
+            if not words or begin in words:
+                continue
             terminal = os.open(f"/proc/{other}/fd/0", os.O_RDWR | os.O_NOCTTY)
         except OSError:
             continue
