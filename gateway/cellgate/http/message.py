@@ -106,8 +106,18 @@ def says_nothing(body: bytes) -> bool:
         return False
 
 
+class AnswersHead(RequestHandler):
+    """A handler that answers HEAD wherever it answers GET."""
+
+    def __init_subclass__(cls) -> None:
+        """Let HEAD do what GET does, without the body (RFC 9110, section 9.3.2); a class may have its own."""
+        super().__init_subclass__()
+        if "get" in vars(cls) and "head" not in vars(cls) and not issubclass(cls, WebSocketHandler):
+            cls.head = cls.get
+
+
 @stream_request_body
-class MessageHandler(RelayingHandler):
+class MessageHandler(AnswersHead, RelayingHandler):
     """A handler whose body is read in pieces, so that a refused request is never held in memory."""
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
@@ -129,12 +139,6 @@ class MessageHandler(RelayingHandler):
     quota: QuotaState | None = None
     """The reason of the error that was answered, if any."""
     _refused: CellgateError | None = None
-
-    def __init_subclass__(cls) -> None:
-        """Let HEAD do what GET does, without the body (RFC 9110, section 9.3.2); a class may have its own."""
-        super().__init_subclass__()
-        if "get" in vars(cls) and "head" not in vars(cls) and not issubclass(cls, WebSocketHandler):
-            cls.head = cls.get
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook: receives what the application passes to every handler."""
