@@ -275,12 +275,12 @@ def words(header: str | None) -> set[str]:
 @pytest.mark.parametrize(
     ("path", "methods"),
     [
-        ("/v1/sessions", {"GET", "POST"}),
-        ("/v1/sessions/x", {"GET", "PATCH", "DELETE"}),
+        ("/v1/sessions", {"GET", "HEAD", "POST"}),
+        ("/v1/sessions/x", {"GET", "HEAD", "PATCH", "DELETE"}),
         ("/v1/sessions/x/execute", {"POST"}),
-        ("/v1/sessions/x/files", {"GET", "POST"}),
+        ("/v1/sessions/x/files", {"GET", "HEAD", "POST"}),
         ("/v1/sessions/x/files/a/b.csv", {"GET", "HEAD", "POST", "PUT", "DELETE"}),
-        ("/api/sessions/x", {"GET", "PATCH", "DELETE"}),
+        ("/api/sessions/x", {"GET", "HEAD", "PATCH", "DELETE"}),
     ],
 )
 def test_a_preflight_is_answered_without_a_token_with_the_resource_s_methods(

@@ -340,11 +340,11 @@ def test_a_finished_execution_takes_no_cancel_and_no_input(gateway: GatewayProce
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PUT", "/v1/sessions", "GET, POST"),
-        ("BREW", "/v1/sessions", "GET, POST"),
-        ("POST", "/v1/sessions/x", "GET, DELETE, PATCH"),
+        ("PUT", "/v1/sessions", "GET, HEAD, POST"),
+        ("BREW", "/v1/sessions", "GET, HEAD, POST"),
+        ("POST", "/v1/sessions/x", "GET, HEAD, DELETE, PATCH"),
         ("GET", "/v1/execute", "POST"),
-        ("TRACE", "/v1/info", "GET"),
+        ("TRACE", "/v1/info", "GET, HEAD"),
     ],
 )
 @pytest.mark.usefixtures("unchanged")
