@@ -16,8 +16,8 @@ import pytest
 import yaml
 from docker.api.client import APIClient
 
+from tests.clients.hubs import DEPLOY, Hub, running, running_hub
 from tests.clients.processes import ENVIRONMENT, SCRIPTS
-from tests.clients.test_hub import DEPLOY, Hub, running, running_hub
 from tests.support.requirements import require
 from tests.support.server import until
 

@@ -1,4 +1,4 @@
-"""A JupyterHub for tests/clients/test_hub.py: it runs the gateway as a service, or spawns one for each user,
+"""A JupyterHub for tests/clients/hubs.py: it runs the gateway as a service, or spawns one for each user,
 and another service manages users and tokens. With `deploy` it has the configuration in that file of ours,
 but for addresses and users.
 
@@ -32,6 +32,9 @@ if given["traefik"]:
     c.JupyterHub.proxy_class = "traefik_file"
     c.TraefikProxy.traefik_api_url = f"http://127.0.0.1:{given['proxy_api']}"
     c.TraefikProxy.traefik_api_password = given["proxy_token"]
+    if given["tls_proxy"]:
+        believed = {"forwardedHeaders": {"trustedIPs": [given["tls_proxy"]]}}
+        c.TraefikProxy.extra_static_config = {"entryPoints": {"http": believed}}
     c.TraefikFileProviderProxy.static_config_file = f"{given['folder']}/traefik.toml"
     c.TraefikFileProviderProxy.dynamic_config_file = f"{given['folder']}/rules.toml"
 c.JupyterHub.internal_ssl = given["internal_ssl"]
