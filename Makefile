@@ -131,7 +131,9 @@ $(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@echo "  those in Python ..."
 	@$(UV) pip install --quiet --python $(CLIENTS)/bin/python -r $(firstword $(CLIENTS_LISTS))
 	@test -x $(CLIENTS)/hub/bin/python || $(PYTHON) -m venv $(CLIENTS)/hub
-	@$(UV) pip install --quiet --python $(CLIENTS)/hub/bin/python -r $(word 2,$(CLIENTS_LISTS))
+	@$(UV) pip install --quiet --upgrade-package jupyterhub --python $(CLIENTS)/hub/bin/python -r $(word 2,$(CLIENTS_LISTS))
+	@test -x $(CLIENTS)/hub-5.2/bin/python || $(PYTHON) -m venv $(CLIENTS)/hub-5.2
+	@$(UV) pip install --quiet --python $(CLIENTS)/hub-5.2/bin/python -r $(word 2,$(CLIENTS_LISTS)) "jupyterhub==5.2.*"
 	@echo "  those in JavaScript ..."
 	@cp $(lastword $(CLIENTS_LISTS)) $(CLIENTS)/
 	@npm install --prefix $(CLIENTS) --no-audit --no-fund --no-package-lock --loglevel=error

@@ -3,233 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-import psutil
 import pytest
 from tornado.httpclient import HTTPRequest
 
-from tests.clients.processes import COMPLETE, ENVIRONMENT, SCRIPTS
+from tests.clients.hubs import ACCESS, NEWEST, OLDEST, OWN, PREFIX, STEWARD, Hub, running_hub
 from tests.support.browser import Browsers, opened
 from tests.support.commands import cellgate, environment
-from tests.support.free_ports import free_port
-from tests.support.requirements import require
 from tests.support.server import until
 from tests.support.websockets import websocket
 
-STEWARD = "the-token-of-the-service-steward"
-PROXY = "the-token-of-the-proxy"
-OWN = "the-token-of-the-gateway-itself"
-ACCESS = "access:services!service=cellgate"
-PREFIX = "/services/cellgate"
-DEPLOY = Path(__file__).parents[2] / "deploy" / "jupyterhub"
+RELEASES = pytest.mark.parametrize("release", [NEWEST, OLDEST])
 
 
-class Hub:
-    """A running Hub with its proxy and the gateway."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def ask(
-        self, method: str, path: str, body: object = None, *, token: str, scheme: str = "token"
-    ) -> tuple[int, Any]:
-        """Status and body of an answer that comes through the Hub's proxy."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-        try:
-            headers = {"Authorization": f"{scheme} {token}", "Content-Type": "application/json"}
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            with connection.getresponse() as answer:
-                content = answer.read()
-        finally:
-            connection.close()
-        return answer.status, json.loads(content) if content.startswith((b"{", b"[")) else content.decode()
-
-    def add(self, user: str) -> None:
-        status, body = self.ask("POST", f"/hub/api/users/{user}", token=STEWARD)
-        assert status == 201, body
-
-    def token(self, user: str, *scopes: str) -> tuple[str, str]:
-        """A new token of the user and its id; without scopes it has all of the user's."""
-        wanted = {"scopes": scopes} if scopes else {}
-        status, body = self.ask("POST", f"/hub/api/users/{user}/tokens", wanted, token=STEWARD)
-        assert status == 201, body
-        return body["token"], body["id"]
-
-    def start(self, user: str, server: str = "") -> None:
-        """Have the Hub spawn a server of this user, and wait until it is ready."""
-        path = f"servers/{server}" if server else "server"
-        status, body = self.ask("POST", f"/hub/api/users/{user}/{path}", token=STEWARD)
-        assert status in {201, 202}, body
-        until(lambda: self.servers(user).get(server, {}).get("ready"), "the server is not ready", 120)
-
-    def stop(self, user: str, server: str = "") -> None:
-        """Have the Hub stop it."""
-        path = f"servers/{server}" if server else "server"
-        status, body = self.ask("DELETE", f"/hub/api/users/{user}/{path}", token=STEWARD)
-        assert status in {202, 204}, body
-        until(lambda: server not in self.servers(user), "the server does not stop", 60)
-
-    def servers(self, user: str) -> dict[str, Any]:
-        """What the Hub knows of the user's servers that run."""
-        status, body = self.ask("GET", f"/hub/api/users/{user}", token=STEWARD)
-        assert status == 200, body
-        return dict(body["servers"])
-
-    def revoke(self, user: str, identity: str) -> None:
-        status, body = self.ask("DELETE", f"/hub/api/users/{user}/tokens/{identity}", token=STEWARD)
-        assert status == 204, body
-
-    @property
-    def origin(self) -> str:
-        """The URL of the Hub's proxy."""
-        return f"http://127.0.0.1:{self._port}"
-
-    @property
-    def url(self) -> str:
-        """The service's URL for its users."""
-        return f"{self.origin}{PREFIX}"
-
-    def gateway(self, method: str, path: str, body: object = None, *, token: str) -> tuple[int, Any]:
-        """An answer of the gateway."""
-        return self.ask(method, PREFIX + path, body, token=token)
-
-
-def free_ports(*names: str) -> dict[str, int]:
-    """A free port by each name; all are different."""
-    numbers: set[int] = set()
-    while len(numbers) < len(names):
-        numbers.add(free_port())
-    return dict(zip(names, numbers, strict=True))
-
-
-@contextmanager
-def running(words: list[str | Path], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A program and whatever it starts, until the end of the context."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment(HOME=str(log.parent), **variables),
-            cwd=log.parent,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    except BaseException:
-        sys.stderr.write(log.read_text()[-10_000:])
-        raise
-    finally:
-        process.kill()
-        process.wait()
-        end_all_below(log.parent)
-
-
-def end_all_below(folder: Path) -> None:
-    """End the processes that work in a test's folder: a Hub's services outlive it, if it fails."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if Path(process.cwd()).is_relative_to(folder):
-                process.kill()
-
-
-def listens(port: int) -> bool:
-    """Whether somebody listens on this port."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextmanager
-def running_hub(
-    folder: Path,
-    *words: str,
-    spawns: bool = False,
-    internal_ssl: bool = False,
-    traefik: bool = False,
-    deploy: str = "",
-    hub_ip: str = "127.0.0.1",
-    **variables: str,
-) -> Iterator[Hub]:
-    """A Hub, which starts the gateway with these words as a service, unless it `spawns` one for each user.
-
-    `traefik`: with that as its proxy, which it starts itself. `deploy`: the name of a folder of
-    deploy/jupyterhub, whose configuration says how.
-    """
-    program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
-    if not COMPLETE.exists() or not program.exists():
-        require("clients", "JupyterHub is not installed; run: make clients")
-    ports = free_ports("public", "hub", "proxy_api", "gateway")
-    proxy = ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy"
-    given = {
-        **ports,
-        "folder": str(folder),
-        "command": [sys.executable, "-m", "cellgate.cli.main", "serve", "--jupyterhub", *words],
-        "environment": {
-            "CELLGATE_TOKEN": OWN,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "JUPYTERHUB_ACTIVITY_INTERVAL": "1",
-        },
-        "steward": STEWARD,
-        "proxy_token": PROXY,
-        "proxy": str(proxy),
-        "spawns": spawns or bool(deploy),
-        "deploy": str(DEPLOY / deploy / "jupyterhub_config.py") if deploy else "",
-        "hub_ip": hub_ip,
-        "internal_ssl": internal_ssl,
-        "traefik": traefik,
-        "lab": [str(program.with_name("jupyter-labhub")), "--allow-root"],
-    }
-    proxied: list[str | Path] = [
-        proxy,
-        *("--ip=127.0.0.1", f"--port={ports['public']}"),
-        *("--api-ip=127.0.0.1", f"--api-port={ports['proxy_api']}"),
-    ]
-    config: list[str | Path] = [program, "--config", SCRIPTS / "jupyterhub_config.py"]
-    log = folder / "hub.log"
-    with ExitStack() as stack:
-        if traefik:
-            variables["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-        elif not internal_ssl:
-            stack.enter_context(running(proxied, folder / "proxy.log", CONFIGPROXY_AUTH_TOKEN=PROXY))
-            until(
-                lambda: listens(ports["proxy_api"]) and listens(ports["public"]),
-                "the proxy does not listen",
-                60,
-            )
-        process = stack.enter_context(running(config, log, HUB_TEST=json.dumps(given), **variables))
-        started = Hub(ports["public"])
-
-        def serves() -> bool:
-            assert process.poll() is None, "the Hub has ended"
-            return listens(ports["public"]) and started.ask("GET", "/hub/api/", token="")[0] == 200
-
-        until(serves, "the Hub does not serve", 60)
-        yield started
-        # The Hub ends its services and servers, and they end what they have started.
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-        assert "Traceback" not in log.read_text(), log.read_text()[-10_000:]
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
+@pytest.fixture(params=[NEWEST, OLDEST])
+def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Hub]:
     """A Hub that has started the gateway as its service."""
     announced = tmp_path / "data" / "gateway.json"
     words = ["--backend=process", "--allow-unsandboxed", f"--data-dir={tmp_path / 'data'}"]
     more = ["--trusted-proxies=127.0.0.1", "--pool-size=0", "--ServeApp.burst_size=0"]
-    with running_hub(tmp_path, *words, *more) as started:
+    with running_hub(tmp_path, *words, *more, release=request.param) as started:
         # Not asked through the proxy at first: that costs time, and a Hub gives its services ten seconds.
         until(announced.exists, "the Hub's gateway does not listen", 60)
         until(
@@ -274,10 +73,12 @@ def test_the_users_of_a_hub(hub: Hub) -> None:
 
 
 @pytest.mark.nightly
+@RELEASES
 @pytest.mark.parametrize("internal_ssl", [False, True], ids=["plain", "internal_ssl"])
-def test_what_a_hub_spawns(tmp_path: Path, *, internal_ssl: bool) -> None:
+def test_what_a_hub_spawns(tmp_path: Path, release: str, *, internal_ssl: bool) -> None:
     """Its user, a visitor, a stranger; what the Hub is told; another server; the end, and the next start."""
-    with running_hub(tmp_path, "--backend=process", spawns=True, internal_ssl=internal_ssl) as hub:
+    how = {"spawns": True, "internal_ssl": internal_ssl}
+    with running_hub(tmp_path, "--backend=process", release=release, **how) as hub:
         hub.add("eve")
         hub.start("ada")
         ada, bob, eve = (hub.token(user)[0] for user in ("ada", "bob", "eve"))
@@ -317,9 +118,13 @@ def test_what_a_hub_spawns(tmp_path: Path, *, internal_ssl: bool) -> None:
 
 
 @pytest.mark.nightly
-def test_a_browser_signs_in_at_the_hub(tmp_path: Path) -> None:
+@RELEASES
+def test_a_browser_signs_in_at_the_hub(tmp_path: Path, release: str) -> None:
     """By the Hub's own pages: its user without being asked, a visitor who agrees, and out again."""
-    with running_hub(tmp_path, "--backend=process", spawns=True) as hub, ExitStack() as stack:
+    with (
+        running_hub(tmp_path, "--backend=process", spawns=True, release=release) as hub,
+        ExitStack() as stack,
+    ):
         browsers = Browsers()
         stack.callback(browsers.close)
         hub.start("ada")
@@ -341,35 +146,6 @@ def test_a_browser_signs_in_at_the_hub(tmp_path: Path) -> None:
         # A moment after the Hub was asked, the page does not go there by itself.
         pages["ada"].click("text=sign in at JupyterHub")
         pages["ada"].wait_for_url("**/hub/login**")
-
-
-async def first_event(url: str, token: str) -> dict[str, Any]:
-    """The first event of a session by its WebSocket."""
-    async with websocket(HTTPRequest(url, headers={"Authorization": f"token {token}"})) as events:
-        async with asyncio.timeout(60):
-            event = json.loads(await events.read_message() or "")
-    assert isinstance(event, dict)
-    return event
-
-
-@pytest.mark.nightly
-def test_traefik_as_the_proxy_of_a_hub(tmp_path: Path) -> None:
-    """A cell, a stream, a WebSocket, the gateway's own refusals, and a route that ends with its server."""
-    with running_hub(tmp_path, "--backend=process", spawns=True, traefik=True) as hub:
-        hub.start("ada")
-        ada, _ = hub.token("ada")
-        status, result = hub.ask("POST", "/user/ada/v1/sessions/x/execute", {"code": "6 * 7"}, token=ada)
-        assert (status, result["text"]) == (200, "42")
-        done = cellgate(
-            *("exec", "for i in range(3): print(i)", f"--url={hub.origin}/user/ada"),
-            env=environment(CELLGATE_TOKEN=ada),
-        )
-        assert (done.returncode, done.stdout) == (0, "0\n1\n2\n"), done.stderr
-        address = f"ws{hub.origin.removeprefix('http')}/user/ada/v1/sessions/x/ws?after=0"
-        assert asyncio.run(first_event(address, ada))["seq"] == 1
-        assert hub.ask("GET", "/user/ada/v1/me", token="0123456789abcdef")[0] == 401
-        hub.stop("ada")
-        until(lambda: hub.ask("GET", "/user/ada/v1/me", token=ada)[0] != 200, "the route stays", 30)
 
 
 @pytest.mark.nightly
@@ -395,26 +171,82 @@ def test_jupyterlab_in_one_server_and_cellgate_in_another(tmp_path: Path) -> Non
         hub.stop("ada")
 
 
-@pytest.mark.nightly
-def test_a_server_that_its_user_shares(tmp_path: Path) -> None:
-    """Who is given it in the Hub has sessions of their own there, until the share ends."""
-    with running_hub(tmp_path, "--backend=process", spawns=True) as hub:
-        hub.add("eve")
-        hub.start("ada")
-        eve, _ = hub.token("eve")
-        cell = ("POST", "/user/ada/v1/sessions/x/execute", {"code": "x = 6 * 7; x"})
-        assert hub.ask(*cell, token=eve)[0] == 403
-        shared = {"user": "eve", "scopes": ["access:servers!server=ada/"]}
-        status, body = hub.ask("POST", "/hub/api/shares/ada/", shared, token=STEWARD)
-        assert status == 200, body
+def close_of(url: str, token: str, is_open: Event) -> tuple[int | None, str | None]:
+    """How the gateway closes a WebSocket of a session's events; `is_open` is set when it is."""
 
-        def answer() -> tuple[int, Any]:
-            status, result = hub.ask(*cell, token=eve)
+    async def closed() -> tuple[int | None, str | None]:
+        async with websocket(HTTPRequest(url, headers={"Authorization": f"token {token}"})) as events:
+            is_open.set()
+            while await events.read_message() is not None:
+                pass
+            return events.close_code, events.close_reason
+
+    return asyncio.run(closed())
+
+
+@pytest.mark.nightly
+@RELEASES
+def test_a_server_that_its_user_shares(tmp_path: Path, release: str) -> None:
+    """Who is given it in the Hub has it as themselves, by token and by browser, until the share ends."""
+    with (
+        running_hub(tmp_path, "--backend=process", spawns=True, release=release) as hub,
+        ExitStack() as stack,
+    ):
+        browsers = Browsers()
+        stack.callback(browsers.close)
+        for name in ("eve", "mallory"):
+            hub.add(name)
+        hub.start("ada")
+        hub.start("ada", "x")
+        ada, eve, mallory = (hub.token(name)[0] for name in ("ada", "eve", "mallory"))
+
+        def run(token: str, at: str = "/user/ada/x") -> tuple[int, Any]:
+            status, result = hub.ask("POST", f"{at}/v1/sessions/s/execute", {"code": "6 * 7"}, token=token)
             return status, result.get("text")
 
-        until(lambda: answer() == (200, "42"), "the share gives no access", 30)
-        status, me = hub.ask("GET", "/user/ada/v1/me", token=eve)
-        assert (me["principal"], me["role"]) == ("eve", "user")
-        status, body = hub.ask("PATCH", "/hub/api/shares/ada/", {"user": "eve"}, token=STEWARD)
+        assert run(ada) == (200, "42")
+        assert run(eve) == (403, None)
+        shared = {"user": "eve", "scopes": ["access:servers!server=ada/x"]}
+        status, body = hub.ask("POST", "/hub/api/shares/ada/x", shared, token=STEWARD)
         assert status == 200, body
-        until(lambda: hub.ask(*cell, token=eve)[0] == 403, "an ended share gives access", 30)
+        until(lambda: run(eve) == (200, "42"), "the share gives no access", 30)
+        assert run(mallory) == (403, None)
+        assert run(eve, "/user/ada") == (403, None), "another server of the same user"
+
+        # The guest is somebody else than the user, with sessions of their own.
+        status, me = hub.ask("GET", "/user/ada/x/v1/me", token=eve)
+        assert (me["principal"], me["role"]) == ("eve", "user")
+        status, found = hub.ask("GET", "/user/ada/x/v1/sessions", token=eve)
+        assert [(each["session"], each["principal"]) for each in found["sessions"]] == [("s", "eve")]
+        assert hub.ask("GET", "/user/ada/x/v1/sessions/s?principal=ada", token=eve)[0] == 404
+        assert hub.ask("GET", "/user/ada/x/v1/audit", token=eve)[0] == 403
+        assert hub.ask("GET", "/user/ada/x/v1/sessions/s?principal=eve", token=ada)[0] == 200
+
+        def noted() -> bool:
+            _, page = hub.ask("GET", "/user/ada/x/v1/audit?limit=1000", token=ada)
+            entries = [each["entry"] for each in page["entries"]]
+            told = {(each["type"], each.get("principal"), each.get("owner")) for each in entries}
+            return {("refused", "eve", None), ("access", "ada", "eve")} <= told
+
+        until(noted, "the audit trail does not name the guest")
+
+        page = stack.enter_context(opened(browsers.get()))
+        page.goto(f"{hub.origin}/user/ada/x/")
+        page.wait_for_url("**/hub/login**")
+        page.fill("#username_input", "eve")
+        page.fill("#password_input", "x")
+        page.click("#login_submit")
+        page.click("button:text-is('Authorize')")
+        page.wait_for_selector("header .who:text-is('eve')")
+
+        is_open = Event()
+        # The browser has this thread's loop.
+        thread = stack.enter_context(ThreadPoolExecutor(1))
+        ended = thread.submit(close_of, f"{hub.socket}/user/ada/x/v1/sessions/s/ws", eve, is_open)
+        assert is_open.wait(60)
+        status, body = hub.ask("PATCH", "/hub/api/shares/ada/x", {"user": "eve"}, token=STEWARD)
+        assert status == 200, body
+        until(lambda: run(eve) == (403, None), "an ended share gives access", 30)
+        assert ended.result(60) == (1008, "The token has ended, or its role has changed")
+        page.wait_for_selector("text=sign in at JupyterHub")
+        assert run(ada) == (200, "42")

@@ -1,4 +1,4 @@
-"""A JupyterHub for tests/clients/test_hub.py: it runs the gateway as a service, or spawns one for each user,
+"""A JupyterHub for tests/clients/hubs.py: it runs the gateway as a service, or spawns one for each user,
 and another service manages users and tokens. With `deploy` it has the configuration in that file of ours,
 but for addresses and users.
 
@@ -16,9 +16,10 @@ if given["deploy"]:
     if c.JupyterHub.spawner_class.endswith("LocalProcessSpawner"):
         # Where Cellgate is on this machine, and what its tests need to know.
         c.Spawner.cmd = given["command"]
-c.JupyterHub.bind_url = f"http://127.0.0.1:{given['public']}"
+c.JupyterHub.bind_url = f"http://{given['public_ip']}:{given['public']}"
 c.JupyterHub.hub_bind_url = f"http://{given['hub_ip']}:{given['hub']}"
-c.JupyterHub.hub_connect_ip = given["hub_ip"]
+if given["hub_ip"] != "0.0.0.0":
+    c.JupyterHub.hub_connect_ip = given["hub_ip"]
 c.JupyterHub.db_url = f"sqlite:///{given['folder']}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = f"{given['folder']}/cookie_secret"
 # The test starts the proxy: a Hub that starts it gives up after ten seconds, which a busy machine may need.
@@ -32,6 +33,9 @@ if given["traefik"]:
     c.JupyterHub.proxy_class = "traefik_file"
     c.TraefikProxy.traefik_api_url = f"http://127.0.0.1:{given['proxy_api']}"
     c.TraefikProxy.traefik_api_password = given["proxy_token"]
+    if given["tls_proxy"]:
+        believed = {"forwardedHeaders": {"trustedIPs": [given["tls_proxy"]]}}
+        c.TraefikProxy.extra_static_config = {"entryPoints": {"http": believed}}
     c.TraefikFileProviderProxy.static_config_file = f"{given['folder']}/traefik.toml"
     c.TraefikFileProviderProxy.dynamic_config_file = f"{given['folder']}/rules.toml"
 c.JupyterHub.internal_ssl = given["internal_ssl"]

@@ -144,7 +144,7 @@ def test_a_hub_that_refuses_a_code_and_one_that_fails(gateway: GatewayProcess, h
 
 def test_the_cookie_of_the_way_is_this_gateways_alone(gateway: GatewayProcess) -> None:
     browser = Browser(gateway)
-    asked(browser, X_Forwarded_Proto="https,http", X_Forwarded_Host="hub.example.org")
+    asked(browser, X_Forwarded_Proto="https,http", Host="hub.example.org")
     (name,) = browser.cookies
     assert name.startswith("__Host-cellgate-sign-in-"), "several gateways have one host"
     other = Browser(gateway)

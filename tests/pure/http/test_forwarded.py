@@ -125,6 +125,12 @@ def test_scheme_and_host_are_checked(headers: dict[str, str], scheme: str | None
 def test_a_hubs_proxy_adds_its_own_scheme(value: str, scheme: str | None) -> None:
     hub = replace(PROXIES, of_hub=True)
     assert hub.read(PROXY, {"X-Forwarded-Proto": value}).scheme == scheme
+    assert hub.read(PROXY, {"X-Scheme": value, "X-Forwarded-Proto": "http"}).scheme == scheme
+
+
+def test_a_hubs_proxy_passes_on_what_its_client_says_of_the_host() -> None:
+    hub = replace(PROXIES, of_hub=True)
+    assert hub.read(PROXY, {"X-Forwarded-Host": "evil.example"}).host is None
 
 
 def test_whoever_connects_may_be_a_hubs_proxy_but_nobody_before_it() -> None:

@@ -46,8 +46,10 @@ class Forwarded:
 class TrustedProxies:
     """The networks whose addresses are trusted proxies; none by default.
 
-    `of_hub`: they are a JupyterHub's, which adds its own scheme to that of a proxy before it: the first
-    counts. `anybody`: every peer of a connection is a proxy, but no other address on the way.
+    `of_hub`: they are a JupyterHub's, which passes the Host header on, and a client's ``X-Forwarded-Host``
+    with it: that one does not count. It adds its own scheme to that of a proxy before it: the first counts,
+    as for the Hub itself. A client that sends a scheme of its own changes its own cookies and links alone.
+    `anybody`: every peer of a connection is a proxy, but no other address on the way.
     """
 
     networks: tuple[Network, ...] = ()
@@ -66,13 +68,15 @@ class TrustedProxies:
 
     def read(self, peer: str, headers: Mapping[str, str]) -> Forwarded:
         """Read the headers of a request from `peer`, which must be a trusted proxy."""
-        schemes = headers.get("X-Forwarded-Proto")
-        scheme = (schemes or "").partition(",")[0].strip() if self.of_hub else _last(schemes)
-        host = _last(headers.get("X-Forwarded-Host"))
+        address = self._client(peer, headers.get("X-Forwarded-For", ""))
+        schemes = headers.get("X-Forwarded-Proto", "")
+        if self.of_hub:
+            # X-Scheme is what proxies set by the Hub's own guide.
+            first = headers.get("X-Scheme", schemes).partition(",")[0].strip()
+            return Forwarded(address, _SCHEMES.get(first.lower()))
+        host = _last(headers.get("X-Forwarded-Host", ""))
         return Forwarded(
-            self._client(peer, headers.get("X-Forwarded-For", "")),
-            _SCHEMES.get(scheme.lower()),
-            host if _HOST.fullmatch(host) else None,
+            address, _SCHEMES.get(_last(schemes).lower()), host if _HOST.fullmatch(host) else None
         )
 
     def _client(self, peer: str, forwarded_for: str) -> str:
@@ -103,9 +107,9 @@ def parse_proxies(given: Iterable[str]) -> TrustedProxies:
     return TrustedProxies(tuple(networks))
 
 
-def _last(value: str | None) -> str:
+def _last(value: str) -> str:
     """Return the last item of a header's list, which the nearest proxy wrote."""
-    return (value or "").rpartition(",")[2].strip()
+    return value.rpartition(",")[2].strip()
 
 
 def _address(text: str) -> Address | None:
