@@ -16,7 +16,7 @@ from tornado.httputil import HTTPHeaders
 from cellgate.errors import Forbidden, NotAuthenticated, NotFound, status_of
 from cellgate.execution.checks import check_session_key
 from cellgate.http.access import host_name, origin_host
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, count_request
 from cellgate.http.plain_page import POLICY, plain_page
 from cellgate.http.relayed_request import RelayedRequest, RelayWay
 from cellgate.http.services import Services
@@ -91,7 +91,7 @@ class ProgramHandler(BaseHandler):
                 return
             target = await self._find_target()
             self._trace()
-            self._count_request()
+            await count_request(self)
             await self._begin(target)
         except CellgateError as error:
             held = self._refuse_request(error)

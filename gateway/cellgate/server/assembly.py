@@ -268,6 +268,8 @@ def _share_quotas(services: Services) -> None:
     if cluster is not None:
         usage.cluster = cluster.uses
         cluster.uses.publish_own = usage.publish
+        usage.allotments = cluster.allotments
+        cluster.allotments.top_up, cluster.allotments.renew = usage.top_up, usage.renew
 
 
 def _load(services: Services) -> Load:

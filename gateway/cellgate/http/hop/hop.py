@@ -183,6 +183,7 @@ class Hop:
         if not isinstance(client, ClientStream) or client.closed():
             return
         # The owner sees our system acknowledge its pings, so we look at the client's.
+        client.is_joined = True
         self._watch.add(client.socket, CLIENT_SILENCE, client.drop)
         loop = asyncio.get_running_loop()
         client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))

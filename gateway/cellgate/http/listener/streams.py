@@ -114,6 +114,7 @@ class ClientStream(IOStream):
         self._gone = False
         self._dropped = self._said = False
         self._counting = False
+        self.is_joined = False
         self._has_begun_answer = False
         super().__init__(connection, **options)
         super().set_nodelay(True)
@@ -307,8 +308,8 @@ class ClientStream(IOStream):
             self.pace.received += count
             if self._counting:
                 self.memory.hold(count)
-                if self.passed is not None:
-                    self.passed(count)
+            if self.passed is not None and (self._counting or self.is_joined):
+                self.passed(count)
         return count
 
     def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
