@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
 from itertools import chain
@@ -106,6 +106,16 @@ class Usage:
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(GLANCE_SECONDS):
                 await self.look([account])
+                await self._look_at_parts([account])
+
+    async def _look_at_parts(self, accounts: Sequence[Account]) -> None:
+        """Look up what other gateways use of the quotas that are allotted. Raises StorageError."""
+        asked = {each.name: each.allotment for each in accounts if any(each.quotas.of_flows)}
+        if self.allotments is not None and asked:
+            found = await self.allotments.of_others([*asked])
+            for name, allotment in asked.items():
+                if allotment is not None:
+                    allotment.others = found.get(name, ())
 
     async def confirm(self, name: str, reserved: Reservation) -> None:
         """Tell the other gateways of a session's reservation; release it if, with theirs, it is too much.
@@ -255,6 +265,9 @@ class Usage:
         if others is not None:
             for account in accounts:
                 account.of_others = others.get(account.name, NOTHING)
+            with suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(GLANCE_SECONDS):
+                    await self._look_at_parts(accounts)
         return accounts, len(found) > limit
 
     def role(self, name: str) -> str:

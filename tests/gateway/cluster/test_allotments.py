@@ -44,6 +44,8 @@ def test_cells_of_all_nodes_share_the_turns(start_node: StartNode, tmp_path: Pat
         until(lambda node=node: (used(node, "running"), used(node, "queued")) == (3, 6), "not all are known")
     assert began(nodes, 3) == 3
     first, second, third = nodes
+    everybody = third.get("/v1/usage").json()["principals"]
+    assert [each["quotas"]["running"]["used"] for each in everybody] == [3]
     second.submit("l-0", "1")
     until(lambda: used(third, "queued") == 7, "it is not known")
     refused = third.post("/v1/sessions/m-0/execute", {"code": "1", "wait": False})

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from tornado.httputil import HTTPHeaders
 from tornado.iostream import IOStream
@@ -48,6 +48,7 @@ class HoppingHandler(RelayedHandler, Protocol):
     """A handler, as far as its request may be handed on; see ``base``."""
 
     owner: str
+    for_port: ClassVar[bool]
     relay: RelayedRequest | None
 
     def session_wanted(self) -> str | None:
@@ -156,7 +157,7 @@ class Hop:
         upgrade = request.headers.get("Upgrade", "").lower() == "websocket" and method == "GET"
         fields = request_fields(request.headers.get_all(), request.headers.get("Host", ""))
         fields += _framing(handler, body, upgrade=upgrade)
-        client = Forwarded(request.remote_ip or "", request.protocol)
+        client = Forwarded(request.remote_ip or "", request.protocol, for_port=handler.for_port)
         fields.append((HOP, self.signer.sign(address, method, target, client)))
         connection = await self._peers.connect(address)
         if handler.disconnected:
