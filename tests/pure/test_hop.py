@@ -32,6 +32,14 @@ def test_a_signed_header_tells_whose_the_request_is() -> None:
     assert signer("other").read("GET", "/v1/me", HTTPHeaders()) is None
 
 
+def test_a_request_for_a_port_is_told_from_others() -> None:
+    client = Forwarded("9.9.9.9", "http", for_port=True)
+    signed = signer("one").sign("http://other", "GET", "/", client)
+    assert signer("other").read("GET", "/", HTTPHeaders({HOP: signed})) == client
+    with pytest.raises(HopRefused):
+        signer("other").read("GET", "/", HTTPHeaders({HOP: signed.replace(" port ", " ")}))
+
+
 @pytest.mark.parametrize(
     ("reader", "method", "target"),
     [

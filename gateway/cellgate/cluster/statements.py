@@ -6,7 +6,9 @@ claim (`former`), and where the session's files are (`home`): a claim leaves tha
 it once the claiming node has no older files. `claims` counts the claims of a key: a release names the one
 that it ends, so one that comes late ends no later one. A claim of another node's key also raises the epoch of
 the session's record. `uses` has what each principal's sessions use at each node: number, bytes of memory,
-processors and bytes of disk. All of a principal is one row, which its updates lock, so sums are exact.
+processors and bytes of disk. `allotments` has what each node uses of the quotas that are allotted, what it
+holds and what it lacks: three lists in the order of `allotment.Flow`. In both, all of a principal is one row,
+which its updates lock, so sums are exact.
 """
 
 from __future__ import annotations
@@ -38,6 +40,10 @@ CREATE TABLE IF NOT EXISTS owners (
 ) WITH (fillfactor = 50);
 ALTER TABLE owners ADD COLUMN IF NOT EXISTS claims bigint NOT NULL DEFAULT 0;
 CREATE TABLE IF NOT EXISTS uses (
+    principal text COLLATE "C" PRIMARY KEY,
+    by_node jsonb NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS allotments (
     principal text COLLATE "C" PRIMARY KEY,
     by_node jsonb NOT NULL
 ) WITH (fillfactor = 50);
@@ -87,26 +93,26 @@ LIST: Final = f"SELECT {_NODE} FROM nodes ORDER BY id"  # noqa: S608
 DRAIN: Final = "UPDATE nodes SET state = 'draining' WHERE id = %s AND state = 'up' RETURNING id"
 
 
-def _removed(of_whom: str) -> str:
-    """Return the parts of a statement that remove the use of the nodes in `gone`, and rows that have no other
-    node's.
+def _removed(of_whom: str, table: str = "uses", names: str = "") -> str:
+    """Return the parts of a statement that remove what a table has of the nodes in `gone`, and rows that have
+    no other node's. `names` ends the parts' names.
 
     All nodes lock the rows in one order, so they never wait for each other in a circle. `rest` is read from
     the locked rows, which may be newer than the statement's snapshot.
     """
-    return f"""rest AS MATERIALIZED (SELECT u.principal, u.by_node - g.id AS by_node
-        FROM uses AS u JOIN gone AS g ON u.by_node ? g.id WHERE {of_whom}
+    return f"""rest{names} AS MATERIALIZED (SELECT u.principal, u.by_node - g.id AS by_node
+        FROM {table} AS u JOIN gone AS g ON u.by_node ? g.id WHERE {of_whom}
         ORDER BY u.principal FOR UPDATE OF u),
-    emptied AS (DELETE FROM uses AS u USING rest AS r
+    emptied{names} AS (DELETE FROM {table} AS u USING rest{names} AS r
         WHERE u.principal = r.principal AND r.by_node = jsonb_build_object()),
-    reduced AS (UPDATE uses AS u SET by_node = r.by_node FROM rest AS r
+    reduced{names} AS (UPDATE {table} AS u SET by_node = r.by_node FROM rest{names} AS r
         WHERE u.principal = r.principal AND r.by_node <> jsonb_build_object())"""  # noqa: S608
 
 
 REMOVE: Final = f"""WITH gone AS (DELETE FROM nodes AS n WHERE id = %s
         AND (state = 'down' OR NOT ({_LIVES})) RETURNING id),
     freed AS (UPDATE owners SET node = NULL WHERE node IN (SELECT id FROM gone)),
-    {_removed("TRUE")}
+    {_removed("TRUE")}, {_removed("TRUE", "allotments", "_allotments")}
     SELECT id FROM gone"""  # noqa: S608
 LEAVE: Final = "UPDATE nodes SET state = 'down' WHERE id = %(node)s AND incarnation = %(incarnation)s"
 
@@ -215,3 +221,30 @@ REMOVE_USE: Final = f"""WITH {_ME}, gone AS (SELECT id FROM me),
 REMOVE_USES: Final = f"""WITH gone AS (SELECT %(node)s::text AS id), {_removed("TRUE")}
     SELECT id FROM gone"""  # noqa: S608
 """Removes what a former process of this node used."""
+
+_OTHERS = f"""FROM jsonb_each(a.by_node) AS e JOIN nodes AS n ON n.id = e.key
+    WHERE e.key <> %(node)s AND n.state <> 'down' AND {_MAY_LIVE}"""
+_PARTS = f"(SELECT jsonb_agg(e.value) {_OTHERS})"
+PARTS_OF_OTHERS: Final = f"""WITH {_ME} SELECT a.principal, {_PARTS} FROM allotments AS a
+    WHERE a.principal = ANY(%(principals)s)"""  # noqa: S608
+"""Returns the parts of the other nodes, but for those that this one may find dead."""
+WRITE_PART: Final = f"""WITH {_ME}, written AS (INSERT INTO allotments AS a (principal, by_node)
+        SELECT %(principal)s, jsonb_build_object(id, %(part)s::jsonb) FROM me
+    ON CONFLICT (principal) DO UPDATE SET by_node = a.by_node || excluded.by_node
+        WHERE NOT EXISTS (SELECT FROM unnest(%(most)s::bigint[]) WITH ORDINALITY AS m(most, flow)
+            WHERE m.most < (%(part)s::jsonb->1->>(m.flow::int - 1))::bigint
+                + (SELECT coalesce(sum((e.value->1->>(m.flow::int - 1))::bigint), 0) {_OTHERS}))
+    RETURNING principal)
+    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM written),
+        (SELECT {_PARTS} FROM allotments AS a WHERE a.principal = %(principal)s)"""  # noqa: S608
+"""Replaces a node's part, unless the parts of all would be more than a limit; one that is NULL is none.
+
+Returns whether the node is this process, whether its part was replaced, and the parts of the others.
+"""
+REMOVE_PART: Final = f"""WITH {_ME}, gone AS (SELECT id FROM me),
+    {_removed("u.principal = %(principal)s", "allotments")}
+    SELECT id FROM gone"""  # noqa: S608
+"""Removes a node's part."""
+REMOVE_PARTS: Final = f"""WITH gone AS (SELECT %(node)s::text AS id), {_removed("TRUE", "allotments")}
+    SELECT id FROM gone"""  # noqa: S608
+"""Removes the parts of a former process of this node."""

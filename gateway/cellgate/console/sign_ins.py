@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cellgate.identity.principal import Login
-from cellgate.identity.signed_tickets import GrantForm, SharedSignIns, SignedTickets
+from cellgate.identity.signed_tickets import GrantForm, SharedSignIns, SignedTickets, SignInLife
 from cellgate.identity.tickets import Tickets
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -53,7 +53,7 @@ class SignIns:
         shared: SharedSignIns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shared = shared
+        self.shared = shared
         self._kept: Tickets[ConsoleGrant] | SignedTickets[ConsoleGrant] = (
             Tickets(is_valid, clock=clock) if shared is None else SignedTickets(shared, CONSOLE, is_valid)
         )
@@ -71,7 +71,7 @@ class SignIns:
 
     async def redeem(self, ticket: str) -> tuple[str, Login] | None:
         """Return the secret for a browser and its login; None for an invalid ticket. Raises StorageError."""
-        if self._shared is not None and (self.peek(ticket) is None or not await self._shared.use(ticket)):
+        if self.shared is not None and (self.peek(ticket) is None or not await self.shared.use(ticket)):
             return None
         redeemed = self._kept.redeem(ticket)
         return None if redeemed is None else (redeemed[0], redeemed[1].login)
@@ -97,14 +97,18 @@ class SignIns:
         """Return whether a secret is of a sign-in that is not over."""
         return self._kept.find(secret) is not None
 
+    def life(self, secret: str) -> SignInLife | None:
+        """Return how long a sign-in lasts, for other gateways of a cluster; None without one."""
+        return self._kept.life(secret) if isinstance(self._kept, SignedTickets) else None
+
     async def end(self, secrets: Iterable[str]) -> bool:
         """End these sign-ins; return whether there were any, whose connections are then to be closed.
 
         They have ended here even if this raises StorageError: then other gateways do not know of it.
         """
         ended = [secret for secret in secrets if self._kept.end(secret)]
-        if ended and self._shared is not None:
-            await self._shared.end(ended)
+        if ended and self.shared is not None:
+            await self.shared.end(ended)
         return bool(ended)
 
     def close_connections(self) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
 
+from tornado.httputil import HTTPServerRequest
+
 from cellgate import errors
 from cellgate.http.described import masked, method_of
 from cellgate.http.handed_on import HandedOnHandler
 from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE
-from cellgate.http.message import MAX_DRAINED_BODY
+from cellgate.http.message import MAX_DRAINED_BODY, was_handed_on
 from cellgate.http.near_path import near_path
 from cellgate.http.operation import needs_of, operation_of, requires
 from cellgate.http.sender import Sender
@@ -83,11 +85,29 @@ class BaseHandler(HandedOnHandler):
     def _let_in(self, login: Login) -> Awaitable[None] | None:
         """Check the login's share and permissions, and the request's content.
 
-        Await the result where another gateway may have the session, which the request is then handed on to.
+        Await the result where the cluster must allot more of a quota, or where another gateway may have the
+        session, which the request is then handed on to.
         """
         self.login = login
         self.name_address()
-        self._check_share(login)
+        self._count_for(login)
+        self._trace()
+        # A request that is handed on counts at the gateway that the client has asked.
+        if not was_handed_on(self):
+            asking = _ask_for_more(self)
+            if asking is not None:
+                return self._let_in_after(asking)
+            _begin_request(self)
+        return self._let_in_counted()
+
+    async def _let_in_after(self, asking: Awaitable[None]) -> None:
+        await asking
+        _begin_request(self)
+        elsewhere = self._let_in_counted()
+        if elsewhere is not None:
+            await elsewhere
+
+    def _let_in_counted(self) -> Awaitable[None] | None:
         self._check_permissions()
         self._check_request()
         hop = self.services.front.hop
@@ -133,15 +153,8 @@ class BaseHandler(HandedOnHandler):
 
     def _check_sender(self) -> None:
         """Check the request's origin and host. Raises Forbidden."""
-        stream = self.client_stream
-        self.sender.check_place(is_handed_on=stream is not None and stream.is_handed_on)
+        self.sender.check_place(is_handed_on=was_handed_on(self))
         self._allow_origin()
-
-    def _check_share(self, login: Login) -> None:
-        """Count the connection and the request. Raises TooManyConnections and PrincipalQuotaExceeded."""
-        self._count_for(login)
-        self._trace()
-        self._count_request()
 
     def _check_request(self) -> None:
         """Check the request's parameters, the owner of its sessions, and its body."""
@@ -158,13 +171,8 @@ class BaseHandler(HandedOnHandler):
             return
         if not stream.let_in(login):
             raise errors.TooManyConnections(TOO_MANY_OF_ONE, retry_after=RETRY_SECONDS)
-        stream.passed = partial(self.services.people.usage.pass_bytes, login.principal.name)
-
-    def _count_request(self) -> None:
-        """Raise PrincipalQuotaExceeded if the principal may send no more requests, or bytes, now."""
-        length = self.request.headers.get("Content-Length", "0")
-        known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
-        self.services.people.usage.account(self.principal.name).begin_request(known)
+        if not stream.is_handed_on:
+            stream.passed = partial(self.services.people.usage.pass_bytes, login.principal.name)
 
     def _trace(self) -> None:
         """Begin the request's span; strangers and probes get none, so they can't choose what is traced."""
@@ -217,8 +225,7 @@ class BaseHandler(HandedOnHandler):
 
         Of a request that is handed on, the gateway notes it that the sender has asked.
         """
-        stream = self.client_stream
-        if stream is not None and stream.is_handed_on:
+        if was_handed_on(self):
             return
         if self._needs_token and self.owner != self.principal.name:
             self.services.storage.trail.accessed(
@@ -337,3 +344,27 @@ class NotFoundHandler(BaseHandler):
         """Do nothing: every such request has been refused."""
 
     get = head = post = delete = patch = put = options = _nothing
+
+
+async def count_request(handler: BaseHandler) -> None:
+    """Count a request, or raise PrincipalQuotaExceeded if its principal may send no more now."""
+    asking = _ask_for_more(handler)
+    if asking is not None:
+        await asking
+    _begin_request(handler)
+
+
+def _ask_for_more(handler: BaseHandler) -> Awaitable[None] | None:
+    usage = handler.services.people.usage
+    return usage.ask_for_more(handler.principal.name, _announced(handler.request))
+
+
+def _begin_request(handler: BaseHandler) -> None:
+    account = handler.services.people.usage.account(handler.principal.name)
+    account.begin_request(_announced(handler.request))
+
+
+def _announced(request: HTTPServerRequest) -> int:
+    """Return the length of a request's body, as far as it is known."""
+    length = request.headers.get("Content-Length", "0")
+    return int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0

@@ -18,7 +18,7 @@ from cellgate.console.assets import FRAME, PAGE, Asset
 from cellgate.console.cookies import MOST_LENGTH, CookiePlace, Purpose
 from cellgate.errors import Forbidden, NotAuthenticated, NotFound, TooManyAttempts, status_of
 from cellgate.http.access import is_own_page
-from cellgate.http.base import BaseHandler, UntaggedHandler
+from cellgate.http.base import BaseHandler, UntaggedHandler, count_request
 from cellgate.http.operation import requires
 from cellgate.http.plain_page import POLICY, Form, plain_page
 from cellgate.identity.code_exchange import Begun
@@ -181,7 +181,7 @@ class Entrance(BaseHandler):
         Raises PrincipalQuotaExceeded, StorageError.
         """
         self.login = login
-        self._count_request()
+        await count_request(self)
         sign_ins = self.services.people.sign_ins
         if await sign_ins.end(self.sender.secrets()):
             sign_ins.close_connections()

@@ -17,6 +17,8 @@ class HandedOnHandler(MessageHandler):
 
     names_session: ClassVar[bool] = True
     """Whether the first variable part of a path of ours is a session's key."""
+    for_port: ClassVar[bool] = False
+    """Whether the request is to a program of a session, not to the gateway's own interfaces."""
     owner: str
     """The principal whose sessions the request is about."""
 

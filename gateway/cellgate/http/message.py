@@ -263,7 +263,7 @@ class MessageHandler(AnswersHead, RelayingHandler):
 
     def count_body(self, size: int) -> None:
         """Count bytes of the body, and refuse the request above its principal's limit."""
-        if self._refused is None and self._needs_token:
+        if self._refused is None and self._needs_token and not was_handed_on(self):
             try:
                 self.services.people.usage.account(self.login.principal.name).receive(size)
             except errors.PrincipalQuotaExceeded as error:
@@ -453,3 +453,9 @@ def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
     if 400 <= error.status_code < 500:
         return InvalidInput(error.log_message or "The request can't be read")
     return GatewayFault("The gateway failed at this request; its log says why")
+
+
+def was_handed_on(handler: MessageHandler) -> bool:
+    """Return whether another gateway of the cluster has let the request in, and hands it on."""
+    stream = handler.client_stream
+    return stream is not None and stream.is_handed_on

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
-from tornado.httputil import HTTPHeaders
+from tornado.httputil import HTTPHeaders, HTTPServerRequest
+from tornado.routing import Matcher
 
 from cellgate.errors import Forbidden, NotAuthenticated, NotFound, status_of
 from cellgate.execution.checks import check_session_key
 from cellgate.http.access import host_name, origin_host
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, count_request
+from cellgate.http.listener.streams import ClientStream
+from cellgate.http.message import was_handed_on
 from cellgate.http.plain_page import POLICY, plain_page
 from cellgate.http.relayed_request import RelayedRequest, RelayWay
 from cellgate.http.services import Services
@@ -71,8 +75,20 @@ def _check_page(headers: HTTPHeaders) -> None:
         raise Forbidden("Pages of other origins may not ask for this", cause="origin")
 
 
+class ForPort(Matcher):
+    """Matches what another gateway of the cluster hands on to a program, at our own listener."""
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        """Return no arguments for the handler; None for a request to our own interfaces."""
+        stream = getattr(request.connection, "stream", None)
+        handed_on = stream.handed_on if isinstance(stream, ClientStream) else None
+        return {} if handed_on is not None and handed_on.for_port else None
+
+
 class ProgramHandler(BaseHandler):
     """One request, whatever its path."""
+
+    for_port = True
 
     _own: bytes | None = None
     """The body of our own answer, sent once the request is read."""
@@ -87,12 +103,18 @@ class ProgramHandler(BaseHandler):
         """Let the request in, and pass its head on to the program."""
         try:
             self._check_name()
-            if self._redirect() or self._redeem():
+            if self._redirect() or await self._redeem():
                 return
             target = await self._find_target()
             self._trace()
-            self._count_request()
-            await self._begin(target)
+            if not was_handed_on(self):
+                # The gateway that the client has asked counts the request and its bytes.
+                await count_request(self)
+            if isinstance(target, str):
+                assert self.services.front.hop is not None
+                await self.services.front.hop.hand_on(self, target)
+            else:
+                await self._begin(target)
         except CellgateError as error:
             held = self._refuse_request(error)
             if held is not None:
@@ -103,7 +125,7 @@ class ProgramHandler(BaseHandler):
     def _check_name(self) -> None:
         """Check the Host, as on the main listener. Raises Forbidden, and InvalidInput for an invalid path."""
         name = host_name(self.request.headers.get("Host", ""))
-        if not self._served.origin.is_name(name):
+        if not was_handed_on(self) and not self._served.origin.is_name(name):
             self.services.people.access.check_host(self.request.headers.get("Host", ""))
         if not self._uri.startswith("/"):
             raise InvalidInput("The request must name a path")
@@ -139,12 +161,15 @@ class ProgramHandler(BaseHandler):
             return self._name == place.host
         return not self._at_own_name and self._uri.startswith(f"{place.prefix}/")
 
-    def _redeem(self) -> bool:
-        """Answer a request with a ticket; return whether it was one. Raises NotAuthenticated."""
+    async def _redeem(self) -> bool:
+        """Answer a request with a ticket; return whether it was one.
+
+        Raises NotAuthenticated, and in a cluster StorageError.
+        """
         ticket = ticket_in(self.request.query)
         if ticket is None or self.request.method != "GET":
             return False
-        redeemed = self._served.tickets.redeem(ticket)
+        redeemed = await self._served.tickets.redeem(ticket)
         if redeemed is None or not self._is_here(redeemed[1].place):
             raise NotAuthenticated(
                 "This address works once, within a minute. Get a new one with"
@@ -174,24 +199,35 @@ class ProgramHandler(BaseHandler):
         self.set_header("Content-Security-Policy", POLICY)
         return plain_page(title, text, refresh=refresh)
 
-    async def _find_target(self) -> _Target:
-        """Find the request's login and port. Raises NotAuthenticated, Forbidden and NotFound."""
+    async def _find_target(self) -> _Target | str:
+        """Find the request's login and port, or the address of the gateway that has the session.
+
+        Raises NotAuthenticated, Forbidden, NotFound, and in a cluster StorageError.
+        """
         for secret in secrets_in(self.request.headers.get_list("Cookie")):
             grant = self._served.tickets.find(secret)
             if grant is not None and self._is_here(grant.place):
-                return self._by_cookie(grant)
+                return await self._by_cookie(grant)
         return await self._by_token()
 
-    def _by_cookie(self, grant: PortGrant) -> _Target:
+    async def _elsewhere(self, owner: str, key: str) -> str:
+        """Return the address of another gateway that has a session. Raises NotFound if none has."""
+        if self.services.front.hop is not None and not was_handed_on(self):
+            found = await self.services.sessions.manager.keys.ownership.find(owner, key)
+            if found is not None and found.address is not None:
+                return found.address
+        raise NotFound(f"No live session {key!r}")
+
+    async def _by_cookie(self, grant: PortGrant) -> _Target | str:
         """Return a browser's target: only for its user's acts and this origin's pages. Raises Forbidden."""
         _check_page(self.request.headers)
         self._enter(grant.login, grant.signed_in)
         ports = grant.open_ports
         if ports is None:
-            raise NotFound("This session has ended")
+            return await self._elsewhere(grant.owner, grant.session)
         return _Target(ports, grant.port, grant.place.prefix, self._path_below(grant.place.prefix))
 
-    async def _by_token(self) -> _Target:
+    async def _by_token(self) -> _Target | str:
         """Return a program's target: its token is in the Authorization field, the session in the path."""
         _check_page(self.request.headers)
         given = self.request.headers.get("Authorization", "")
@@ -217,7 +253,9 @@ class ProgramHandler(BaseHandler):
         key = check_session_key(path.session)
         self._enter(login)
         login.reach.check(key)
-        session = self.services.sessions.manager.live(login.principal.name, key)
+        session = self.services.sessions.manager.get(login.principal.name, key)
+        if session is None:
+            return await self._elsewhere(login.principal.name, key)
         return _Target(session.ports, path.port, path.prefix, self._path_below(path.prefix))
 
     def _enter(self, login: Login, signed_in: Callable[[], bool] | None = None) -> None:

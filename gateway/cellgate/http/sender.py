@@ -32,14 +32,15 @@ RUN_BY_BROWSERS = frozenset(
 class Sender:
     """The sender of a request.
 
-    `signed_in`: whether the sign-in of the request's cookie still holds; None without one. `allowed_origin`:
-    the foreign origin of the page that sent it and may read the answer, if any.
+    `signed_in`: whether the sign-in of the request's cookie still holds; None without one. `secret`: that
+    cookie's. `allowed_origin`: the foreign origin of the page that sent it and may read the answer, if any.
     """
 
     def __init__(self, request: HTTPServerRequest, services: Services) -> None:
         self._request = request
         self._services = services
         self.signed_in: Callable[[], bool] | None = None
+        self.secret: str | None = None
         self.allowed_origin: str | None = None
 
     @property
@@ -98,6 +99,7 @@ class Sender:
         if found is None:
             return None
         secret, login = found
+        self.secret = secret
         self.signed_in = partial(self._services.people.sign_ins.is_good, secret)
         return login
 

@@ -14,6 +14,7 @@ from cellgate.sessions.document_sessions import NotebookSessions
 from cellgate.sessions.sandboxes import Sandboxes
 
 if TYPE_CHECKING:
+    from cellgate.cluster.allotments import NodeAllotments
     from cellgate.cluster.membership import Membership
     from cellgate.cluster.owners import KeyOwners
     from cellgate.cluster.uses import NodeUses
@@ -48,11 +49,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """This gateway as a node of a cluster, the owners of the sessions there, and the uses of quotas."""
+    """This gateway as a node of a cluster, the owners of the sessions there, and the uses of quotas.
+
+    `allotments`: of the quotas that are not reserved one by one.
+    """
 
     membership: Membership
     owners: KeyOwners
     uses: NodeUses
+    allotments: NodeAllotments
 
 
 @dataclass(frozen=True, slots=True)

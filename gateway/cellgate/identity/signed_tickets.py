@@ -32,6 +32,13 @@ NONCE_BYTES: Final = 16
 G = TypeVar("G", bound=Grant)
 
 
+class SignInLife(msgspec.Struct, frozen=True, array_like=True):
+    """A sign-in without its secret: the digest, and when it expires, in seconds since the epoch."""
+
+    value: bytes
+    until: float
+
+
 class _Body(msgspec.Struct, frozen=True, array_like=True):
     """What a text says. `about`: of the grant; `until`: when it expires, in seconds since the epoch."""
 
@@ -97,6 +104,10 @@ class SharedSignIns:
         until = time.time() + SIGN_IN_SECONDS
         await self._lane.run(self._ledger.end_sign_ins, [digest(text) for text in texts], until)
 
+    def is_good(self, life: SignInLife) -> bool:
+        """Return whether a sign-in is not over."""
+        return life.until > time.time() and not self.is_ended(life.value)
+
     async def close(self) -> None:
         """Disconnect from what is noted."""
         await self._lane.run(self._ledger.close)
@@ -157,6 +168,11 @@ class SignedTickets(Generic[G]):
         if known.until <= known.used or known.value in self._ended or self._shared.is_ended(known.value):
             return None
         return self._good(known.grant)
+
+    def life(self, secret: str) -> SignInLife | None:
+        """Return the life of a sign-in; None for one that is invalid or expired."""
+        read = self._read(SIGN_IN, secret)
+        return None if read is None else SignInLife(read.value, read.until)
 
     def end(self, secret: str) -> bool:
         """End a sign-in at this gateway. Returns whether it is one that the store does not have as ended."""

@@ -74,6 +74,12 @@ class Quotas:
         """The limits of what live sessions use in sum."""
         return self.sessions, self.memory, self.cpus, self.disk
 
+    @property
+    def of_flows(self) -> tuple[int | None, ...]:
+        """The limits of what comes and goes, in the order of `allotment.Flow`."""
+        minute = self.requests_per_minute, self.bytes_per_minute, self.network_bytes_per_minute
+        return self.running, self.queued, *minute
+
 
 UNLIMITED: Final = Quotas()
 

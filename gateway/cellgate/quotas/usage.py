@@ -1,401 +1,38 @@
-"""Each principal's present use, compared with its quotas before work begins.
+"""The accounts of all principals that use something: each one's present use, compared with its quotas.
 
-Everything with a quota is reserved in one step without waiting, so a hundred requests at once can't exceed
-it, and is released exactly once. An `Account` is one principal's; `Usage` has the accounts of all principals
-that use something. It knows names and amounts, no sessions and no requests, and never refuses a principal
-without a quota. In a cluster, sums of sessions are over all gateways: `look`, reserve, then `confirm`.
-
-Cells above the quota `running` wait in line. Each session has at most one cell in line, so that sessions take
-turns, in the order in which these cells became the next ones of their sessions.
+It knows names and amounts, no sessions and no requests. In a cluster, sums of sessions are over all gateways:
+`look`, reserve, then `confirm`; and each gateway has an allotment of the other quotas: `ask_for_more`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum, auto
 from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
-from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow, StorageError
-from cellgate.fairness.minute import Minute
-from cellgate.fairness.pace import Pace
+from cellgate.errors import StorageError
 from cellgate.fairness.reservation import Reservation
-from cellgate.quotas.cluster_uses import CPU_DIGITS, NOTHING, ClusterUses, Sums, is_above
+from cellgate.quotas.account import Account, Clock, nobody
+from cellgate.quotas.allotment import SUMMED, ZERO, Allotment, ClusterAllotments, Five, HeldPart
+from cellgate.quotas.cluster_uses import NOTHING, ClusterUses, Sums
 from cellgate.quotas.quotas import NO_QUOTAS, UNLIMITED, Policy, Quotas
-from cellgate_kernels.base.resources import ResourceLimits
+from cellgate.quotas.session_sums import Told
 
-COUNTED: Final = (
-    "sessions",
-    "running",
-    "queued",
-    "memory",
-    "cpus",
-    "disk",
-    "record",
-    "requests_per_minute",
-    "bytes_per_minute",
-    "network_bytes_per_minute",
-)
-"""The quotas whose use is counted; the others are limits of single requests."""
-
-PASSED = "bytes were sent and received in the last minute"
-QUEUE_RETRY_SECONDS = 1.0
-FIRST_SWEEP = 1024
+FIRST_SWEEP: Final = 1024
 """Number of accounts above which idle ones are removed."""
-GLANCE_SECONDS = 1.0
-"""The longest wait for the use at other gateways of somebody who only reads it."""
-MOST_TRIES = 8
+GLANCE_SECONDS: Final = 1.0
+"""The longest wait for the use at other gateways of somebody who only reads it, or needs more at once."""
+MOST_TRIES: Final = 8
 """The most attempts to tell the others of a reservation, if what they have reserved changes just then."""
-
-Clock = Callable[[], float]
-Told = Callable[[str], None]
-
-
-def _nobody(_: str) -> None:
-    """Tell nobody of a refusal, or of a change."""
 
 
 def role_of_name(name: str) -> str:
     """Return the role of a principal while the token's principal is the only one."""
     return "admin" if name == "default" else "user"
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """The use of one quota. `limit` None: no limit; `used` None: not measured."""
-
-    limit: float | None
-    used: float | None
-
-
-class _State(Enum):
-    QUEUED = auto()
-    IN_LINE = auto()
-    RUNNING = auto()
-    OVER = auto()
-
-
-class CellPlace:
-    """One cell's place among those of its principal: queued, then in line, then running, then over.
-
-    `leave` it when the cell has ended, however it ended.
-    """
-
-    __slots__ = ("_account", "_state", "_turn")
-
-    def __init__(self, account: Account, state: _State) -> None:
-        self._account = account
-        self._state = state
-        self._turn: Callable[[], None] | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether it may run."""
-        return self._state is _State.RUNNING
-
-    def begin(self, turn: Callable[[], None]) -> bool:
-        """Return whether the cell may run now. If not, it joins the line, and `turn` is called later."""
-        if self._state is _State.QUEUED:
-            self._turn = turn
-            self._account._stand_in_line(self)
-        return self._state is _State.RUNNING
-
-    def leave(self) -> None:
-        """Release the ended cell's place; a repeat does nothing."""
-        self._account._leave(self)
-
-
-class Account:
-    """One principal's use: never more than its quotas, unless one was lowered, or after a restart."""
-
-    def __init__(
-        self, name: str, quotas: Quotas, clock: Clock, refused: Told, changed: Told = _nobody
-    ) -> None:
-        self.name = name
-        self.quotas = quotas
-        self.record: int | None = None
-        """Bytes of its record, if they are measured; `Usage` keeps them when the account is forgotten."""
-        self.sums = NOTHING
-        """The use of its sessions at this gateway."""
-        self.of_others = NOTHING
-        """Its use at other gateways of a cluster, as last looked up."""
-        self.publishing = asyncio.Lock()
-        """Held while other gateways are told of its use."""
-        self._clock = clock
-        self._refused = refused
-        self._changed = changed
-        self._confirmed = NOTHING
-        self._unconfirmed: dict[Reservation, Sums] = {}
-        self._running = 0
-        self._queued = 0
-        self._requests = Minute()
-        self._bytes = Minute()
-        self._network = Minute()
-        self._network_pace = Pace()
-        # Any place may leave, not only the first.
-        self._line: OrderedDict[CellPlace, None] = OrderedDict()
-
-    @property
-    def idle(self) -> bool:
-        """Whether a new account would be equal."""
-        now = self._clock()
-        used = self.sums.sessions or self._running or self._queued
-        lately = self._requests.used(now) or self._bytes.used(now) or self._network.used(now)
-        limit = self.quotas.network_bytes_per_minute
-        return not (used or lately) and (limit is None or self._network_pace.is_behind(limit, now))
-
-    def uses(self) -> dict[str, Use]:
-        """Return the use of every quota, by its name."""
-        now, sums = self._clock(), self.sums.plus(self.of_others)
-        used: Mapping[str, float | None] = {
-            "sessions": sums.sessions,
-            "running": self._running,
-            "queued": self._queued,
-            "memory": sums.memory,
-            "cpus": sums.cpus,
-            "disk": sums.disk,
-            "record": self.record,
-            "requests_per_minute": self._requests.used(now),
-            "bytes_per_minute": self._bytes.used(now),
-            "network_bytes_per_minute": self._network.used(now),
-        }
-        return {name: Use(getattr(self.quotas, name), used[name]) for name in COUNTED}
-
-    # Sessions
-
-    def reserve_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
-        """Reserve room for a session with these limits. Raises PrincipalQuotaExceeded, reserving nothing.
-
-        `without_disk`: its disk is another session's, and already reserved.
-        """
-        use = _use_of(limits, without_disk=without_disk)
-        self.check_sums(use)
-        self.check_record()
-        return self._reserved(use)
-
-    def check_sums(self, more: Sums) -> None:
-        """Check that there is room for one more session's use. Raises PrincipalQuotaExceeded."""
-        advice = "end a session, or ask for less"
-        used = self.sums.plus(self.of_others)
-        self._check_sum("sessions", used.sessions, more.sessions, self.quotas.sessions, "end a session first")
-        self._check_sum("memory", used.memory, more.memory, self.quotas.memory, advice)
-        self._check_sum("cpus", used.cpus, more.cpus, self.quotas.cpus, advice)
-        self._check_sum("disk", used.disk, more.disk, self.quotas.disk, advice)
-
-    def confirmed(self, also: Reservation | None = None) -> Sums:
-        """Return `sums` without the reservations that are not confirmed yet, but for one, if it is given."""
-        return self._confirmed if also is None else self._confirmed.plus(self._unconfirmed[also])
-
-    def confirm(self, reserved: Reservation) -> None:
-        """Note that other gateways, if there are any, may be told of a session's reservation."""
-        self._confirmed = self._confirmed.plus(self._unconfirmed.pop(reserved, NOTHING))
-
-    def reserve_disk(self, count: int) -> Reservation:
-        """Reserve bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
-        advice = "end a session, which frees its own and what its checkpoints have reserved"
-        used = self.sums.plus(self.of_others)
-        self._check_sum("disk", used.disk, count, self.quotas.disk, advice, "its checkpoints need")
-        return self.adopt_disk(count)
-
-    def adopt_disk(self, count: int) -> Reservation:
-        """Count bytes of disk that are already in use, whatever the quotas are."""
-        use = Sums(disk=count)
-        self._count(use)
-        return Reservation(lambda: self._count(use, -1))
-
-    def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
-        """Count an existing session, whatever the quotas are."""
-        use = _use_of(limits, without_disk=without_disk)
-        self._count(use)
-        return Reservation(lambda: self._count(use, -1))
-
-    def _reserved(self, use: Sums) -> Reservation:
-        def give_back() -> None:
-            self.confirm(reserved)
-            self._count(use, -1)
-
-        reserved = Reservation(give_back)
-        self._unconfirmed[reserved] = use
-        self.sums = self.sums.plus(use)
-        return reserved
-
-    def _count(self, use: Sums, sign: int = 1) -> None:
-        self.sums = self.sums.plus(use, sign)
-        self._confirmed = self._confirmed.plus(use, sign)
-        self._changed(self.name)
-
-    def _check_sum(
-        self,
-        quota: str,
-        used: float,
-        more: float,
-        limit: float | None,
-        advice: str,
-        needs: str = "this session asks for",
-    ) -> None:
-        if limit is not None and is_above(used + more, limit):
-            asked = "" if quota == "sessions" else f", and {needs} {_plain(more)}"
-            raise self._exceeded(quota, limit, used, f"are used by live sessions{asked}: {advice}")
-
-    # The record
-
-    def check_record(self) -> None:
-        """Raise PrincipalQuotaExceeded when the record is full."""
-        limit = self.quotas.record
-        if limit is not None and self.record is not None and self.record >= limit:
-            advice = "nothing more is recorded until an administrator purges some of its sessions"
-            raise self._exceeded("record", limit, self.record, f"are taken by its record: {advice}")
-
-    # Cells
-
-    def enter(self, *, at_once: bool) -> CellPlace:
-        """Return a place for a new cell: running if it could begin `at_once` and may, otherwise queued.
-
-        Raises PrincipalQuotaExceededForNow if it would have to wait and too many cells wait already.
-        """
-        if at_once and self._has_turn():
-            self._running += 1
-            return CellPlace(self, _State.RUNNING)
-        limit = self.quotas.queued
-        if limit is not None and self._queued >= limit:
-            said = "executions wait already: send the next when one has finished"
-            raise self._for_now("queued", limit, self._queued, said, QUEUE_RETRY_SECONDS)
-        self._queued += 1
-        return CellPlace(self, _State.QUEUED)
-
-    def adopt_cell(self) -> CellPlace:
-        """Return the place of a cell that is already running, whatever the quotas are."""
-        self._running += 1
-        return CellPlace(self, _State.RUNNING)
-
-    def _has_turn(self) -> bool:
-        # Others in line come first; there are none unless all turns are taken.
-        limit = self.quotas.running
-        return limit is None or self._running < limit
-
-    def _stand_in_line(self, place: CellPlace) -> None:
-        if self._has_turn():
-            self._run(place)
-        else:
-            place._state = _State.IN_LINE
-            self._line[place] = None
-
-    def _run(self, place: CellPlace) -> None:
-        place._state = _State.RUNNING
-        self._queued -= 1
-        self._running += 1
-
-    def _leave(self, place: CellPlace) -> None:
-        state = place._state
-        place._state = _State.OVER
-        place._turn = None
-        if state is _State.RUNNING:
-            self._running -= 1
-            if self._line:
-                self.give_turns()
-        elif state is not _State.OVER:
-            self._queued -= 1
-            self._line.pop(place, None)
-
-    def give_turns(self) -> None:
-        """Start as many cells in line as the quota allows."""
-        while self._line and self._has_turn():
-            place, _ = self._line.popitem(last=False)
-            self._run(place)
-            if place._turn is not None:
-                place._turn()
-
-    # Requests and bytes
-
-    def begin_request(self, length: int = 0) -> None:
-        """Count a request with a body of `length` bytes, as far as that is known.
-
-        `pass_bytes` counts the bytes as they come. Raises PrincipalQuotaExceededForNow; a refused request
-        does not count.
-        """
-        now = self._clock()
-        limit = self.quotas.requests_per_minute
-        if limit is not None and (used := self._requests.used(now)) >= limit:
-            wait = self._requests.seconds_until(limit - 1, now)
-            raise self._for_now("requests_per_minute", limit, used, "requests came in the last minute", wait)
-        self._check_bytes(length, now)
-        self._requests.add(1, now)
-
-    def pass_bytes(self, count: int) -> None:
-        """Count bytes of a body, a message or an answer."""
-        self._bytes.add(count, self._clock())
-
-    def receive(self, count: int) -> None:
-        """Count bytes of a body. Raises PrincipalQuotaExceededForNow above the limit."""
-        now = self._clock()
-        self._bytes.add(count, now)
-        limit = self.quotas.bytes_per_minute
-        if limit is not None and (used := self._bytes.used(now)) > limit:
-            wait = self._bytes.seconds_until(limit - 1, now)
-            raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
-
-    # The network of sessions
-
-    def take_network(self, count: int) -> float:
-        """Count bytes between a session and a host; return the seconds to wait before sending them."""
-        limit = self.quotas.network_bytes_per_minute
-        return 0.0 if limit is None else self._network_pace.take(count, limit, self._clock())
-
-    def give_back_network(self, count: int) -> None:
-        """Subtract bytes that will not be sent after all."""
-        self._network_pace.give_back(count)
-
-    def pass_network(self, count: int) -> None:
-        """Count bytes that pass."""
-        self._network.add(count, self._clock())
-
-    def _check_bytes(self, more: int, now: float) -> None:
-        limit = self.quotas.bytes_per_minute
-        if limit is None:
-            return
-        used = self._bytes.used(now)
-        if more > limit:
-            raise self._exceeded("bytes_per_minute", limit, used, f"{PASSED}; this body alone has {more}")
-        if used + max(more, 1) > limit:
-            wait = self._bytes.seconds_until(limit - max(more, 1), now)
-            raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
-
-    # Refusals
-
-    def _exceeded(self, quota: str, limit: float, used: float, said: str) -> PrincipalQuotaExceeded:
-        self._refused(quota)
-        return PrincipalQuotaExceeded(_message(quota, limit, used, said), quota=quota, limit=limit, used=used)
-
-    def _for_now(
-        self, quota: str, limit: float, used: float, said: str, wait: float
-    ) -> PrincipalQuotaExceededForNow:
-        self._refused(quota)
-        return PrincipalQuotaExceededForNow(
-            _message(quota, limit, used, said),
-            quota=quota,
-            limit=limit,
-            used=used,
-            retry_after=max(1.0, wait),
-        )
-
-
-def _use_of(limits: ResourceLimits, *, without_disk: bool) -> Sums:
-    """Return what a session with these limits uses."""
-    return Sums(1, limits.memory, round(limits.cpus, CPU_DIGITS), 0 if without_disk else limits.disk)
-
-
-def _message(quota: str, limit: float, used: float, said: str) -> str:
-    return f"The principal's quota {quota} is {_plain(limit)}, and {_plain(used)} {said}"
-
-
-def _plain(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
 
 
 class Usage:
@@ -411,7 +48,7 @@ class Usage:
         role_of: Callable[[str], str] = role_of_name,
         *,
         clock: Clock = time.monotonic,
-        refused: Told = _nobody,
+        refused: Told = nobody,
     ) -> None:
         self._policy = policy
         self._role_of = role_of
@@ -423,6 +60,8 @@ class Usage:
         """Whether the sizes of records are known, and `recorded` must update them."""
         self.cluster: ClusterUses | None = None
         """The uses of quotas at the gateways of a cluster, if this is one of it."""
+        self.allotments: ClusterAllotments | None = None
+        """The allotments of the gateways of a cluster, if this is one of it."""
         self._sweep_at = FIRST_SWEEP
 
     def __len__(self) -> int:
@@ -441,6 +80,9 @@ class Usage:
         quotas = self._policy.of(name, self._role_of(name))
         account = Account(name, quotas, self._clock, self._refused, self._changed)
         account.record = self._record_of(name)
+        if self.allotments is not None:
+            account.allotment = Allotment(self.allotments.beat)
+            account.lacking = self.allotments.soon
         return account
 
     # Other gateways of a cluster
@@ -464,6 +106,16 @@ class Usage:
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(GLANCE_SECONDS):
                 await self.look([account])
+                await self._look_at_parts([account])
+
+    async def _look_at_parts(self, accounts: Sequence[Account]) -> None:
+        """Look up what other gateways use of the quotas that are allotted. Raises StorageError."""
+        asked = {each.name: each.allotment for each in accounts if any(each.quotas.of_flows)}
+        if self.allotments is not None and asked:
+            found = await self.allotments.of_others([*asked])
+            for name, allotment in asked.items():
+                if allotment is not None:
+                    allotment.others = found.get(name, ())
 
     async def confirm(self, name: str, reserved: Reservation) -> None:
         """Tell the other gateways of a session's reservation; release it if, with theirs, it is too much.
@@ -498,6 +150,98 @@ class Usage:
             if self.cluster is not None:
                 await self.cluster.publish(name, account.confirmed(), UNLIMITED)
 
+    def ask_for_more(self, name: str, length: int) -> Awaitable[None] | None:
+        """Await the result, if any, before a request with a body of this length is counted.
+
+        What a principal lacks here of its quotas is then here, if other gateways hold less than the rest.
+        """
+        if self.allotments is None:
+            return None
+        account = self.account(name)
+        more = (0, 0, 1, min(max(length, 1), account.quotas.bytes_per_minute or 1), 0)
+        return self._get_more(account, more) if self._lacks(account, more) else None
+
+    def _lacks(self, account: Account, more: Five) -> bool:
+        allotment = account.allotment
+        if allotment is None:
+            return False
+        return allotment.lacks(account.quotas.of_flows, account.flows(), more, self._clock())
+
+    async def _get_more(self, account: Account, more: Five) -> None:
+        assert account.allotment is not None
+        for flow in SUMMED:
+            if more[flow]:
+                account.allotment.want(flow, more[flow], self._clock())
+        with suppress(StorageError):
+            try:
+                async with asyncio.timeout(GLANCE_SECONDS):
+                    await self.allot(account.name, more)
+            except TimeoutError:
+                account.allotment.is_alone = True
+
+    async def allot(self, name: str, more: Five | None = None) -> None:
+        """Have the database replace what this gateway is allotted of a principal's quotas, or give it back.
+
+        With `more`, only as long as there is too little for that. Raises StorageError: until the database is
+        back, this gateway goes on as if there were no other.
+        """
+        account, cluster = self.account(name), self.allotments
+        allotment = account.allotment
+        if allotment is None or cluster is None:
+            return
+        async with allotment.exchanging:
+            if more is not None and not self._lacks(account, more):
+                return
+            if more is not None or any(account.flows()):
+                allotment.touch(self._clock())
+            try:
+                await self._exchange(account, allotment, cluster)
+            except StorageError:
+                allotment.is_alone = True
+                raise
+            finally:
+                account.give_turns()
+
+    async def _exchange(self, account: Account, allotment: Allotment, cluster: ClusterAllotments) -> None:
+        now, limits = self._clock(), account.quotas.of_flows
+        if not any(limits) or allotment.is_over(now):
+            if allotment.known:
+                allotment.begin(ZERO)
+                await cluster.remove(account.name)
+            allotment.forget()
+            return
+        was_written = False
+        for _ in range(MOST_TRIES):
+            part, may_use = allotment.propose(limits, account.flows(), account.without_turn, now)
+            allotment.begin(may_use)
+            seen = allotment.others
+            is_written, allotment.others = await cluster.replace(account.name, part, limits)
+            # Once more if others' parts have changed, of which ours was not aware.
+            if is_written and (was_written or seen == allotment.others):
+                break
+            was_written = was_written or is_written
+        else:
+            part = HeldPart(account.flows(), account.flows(), part.short)
+            # Nothing more begins while all together use more than the quota.
+            allotment.begin(part.held)
+            may_use = allotment.may_use
+            _, allotment.others = await cluster.replace(account.name, part, ())
+        allotment.set(part, may_use, now)
+
+    async def top_up(self, name: str) -> None:
+        """Get more of what a principal lacks here, or give up what others lack. Raises StorageError."""
+        allotment = self.account(name).allotment
+        if allotment is not None:
+            allotment.touch(self._clock())
+            await self.allot(name)
+
+    async def renew(self) -> None:
+        """Look at all allotments of this gateway, as at each beat. Raises StorageError."""
+        for account in tuple(self._accounts.values()):
+            allotment = account.allotment
+            if allotment is not None and (allotment.known or allotment.is_alone):
+                await self.allot(account.name)
+
     def _sweep(self) -> None:
         for name, account in tuple(self._accounts.items()):
             if account.idle:
@@ -521,6 +265,9 @@ class Usage:
         if others is not None:
             for account in accounts:
                 account.of_others = others.get(account.name, NOTHING)
+            with suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(GLANCE_SECONDS):
+                    await self._look_at_parts(accounts)
         return accounts, len(found) > limit
 
     def role(self, name: str) -> str:

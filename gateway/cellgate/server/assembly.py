@@ -151,7 +151,9 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     kernels = open_kernels(settings, ground, observer, stack)
     sessions = open_sessions(settings, storage, people, kernels, ground.folders, observer, stack)
     hop = open_hop(storage, users, sessions.manager.keys, stack)
-    shown = open_front(settings, ports_sockets, authentication, metrics, tracer or Tracer(), lanes.texts, hop)
+    shown = open_front(
+        settings, ports_sockets, people, sessions, metrics, tracer or Tracer(), lanes.texts, hop
+    )
     services = Services(storage, people, kernels, sessions, shown)
     metrics.watch(lambda: _readings(services))
     _share_quotas(services)
@@ -268,6 +270,8 @@ def _share_quotas(services: Services) -> None:
     if cluster is not None:
         usage.cluster = cluster.uses
         cluster.uses.publish_own = usage.publish
+        usage.allotments = cluster.allotments
+        cluster.allotments.top_up, cluster.allotments.renew = usage.top_up, usage.renew
 
 
 def _load(services: Services) -> Load:

@@ -14,9 +14,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from tornado.netutil import bind_sockets
-from tornado.web import Application
+from tornado.routing import Rule
+from tornado.web import Application, RequestHandler
 
 from cellgate.console.assets import STATIC, Assets
 from cellgate.doors.e2b.debug import DEBUG_PORTS, debug_paths, debug_routes
@@ -29,14 +31,14 @@ from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, ListenerSettings
 from cellgate.http.metrics import Metrics
-from cellgate.http.programs import ProgramHandler
+from cellgate.http.programs import ForPort, ProgramHandler
 from cellgate.http.routes import TABLE, paths, routes
-from cellgate.http.services import Front, Services
+from cellgate.http.services import Front, People, Services, Sessions
 from cellgate.http.tracing import Tracer
-from cellgate.identity.authentication import Authentication
-from cellgate.ports.grants import PortTickets
+from cellgate.ports.grants import PortTickets, SharedPorts
 from cellgate.ports.origin import PortsOrigin
 from cellgate.ports.served import ServedPorts
+from cellgate.ports.table import SessionPorts
 from cellgate.server.kernels import INSTANCE_FILE, gateway_id
 from cellgate.server.log import log_program_request, log_request
 from cellgate.server.settings import FrontSettings, GatewaySettings
@@ -49,6 +51,7 @@ MAX_BUFFER_BYTES = 128 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
+PATH_OF_PROGRAMS: Final = {ProgramHandler: "/{session}/{port}"}
 SHARE_OF_OTHERS = 4
 """The divisor of the connections and their memory for each listener beside the gateway's own."""
 
@@ -56,7 +59,8 @@ SHARE_OF_OTHERS = 4
 def open_front(
     settings: GatewaySettings,
     ports_sockets: list[socket.socket],
-    authentication: Authentication,
+    people: People,
+    sessions: Sessions,
     metrics: Metrics,
     tracer: Tracer,
     texts: Lane,
@@ -73,7 +77,7 @@ def open_front(
         assets=Assets(STATIC, texts),
         metrics=metrics,
         tracer=tracer,
-        ports=_ports(front, ports_sockets, authentication),
+        ports=_ports(front, ports_sockets, people, sessions),
         hop=hop,
     )
 
@@ -119,16 +123,22 @@ def bind_debug() -> list[socket.socket]:
 
 
 def _ports(
-    front: FrontSettings, sockets: list[socket.socket], authentication: Authentication
+    front: FrontSettings, sockets: list[socket.socket], people: People, sessions: Sessions
 ) -> ServedPorts | None:
     """Return the settings of served ports; None if there are no sockets for them."""
     if not sockets:
         return None
     scheme = "http" if front.tls is None else "https"
     port = sockets[0].getsockname()[1]
-    return ServedPorts(
-        front.ports_origin or PortsOrigin(scheme, port), port, PortTickets(authentication.is_valid)
-    )
+    origin = front.ports_origin or PortsOrigin(scheme, port)
+    manager, sign_ins = sessions.manager, people.sign_ins.shared
+
+    def ports_of(owner: str, key: str) -> SessionPorts | None:
+        session = manager.get(owner, key)
+        return None if session is None else session.ports
+
+    shared = None if sign_ins is None else SharedPorts(sign_ins, origin.place, ports_of)
+    return ServedPorts(origin, port, PortTickets(people.access.authentication.is_valid, shared))
 
 
 def open_listeners(
@@ -138,16 +148,20 @@ def open_listeners(
     this machine, which have nothing in common.
     """
     limits = settings.front.listener
+    known = {"services": services, "known": tuple(path for path, _ in TABLE)}
+    # What is for a program must never reach our own interfaces.
+    serves_ports = services.front.ports is not None
+    for_port = (ProgramHandler, {"services": services}) if serves_ports else (NotFoundHandler, known)
     own = Application(
-        [*routes(services), *door_routes(services)],
+        [Rule(ForPort(), *for_port), *routes(services), *door_routes(services)],
         default_handler_class=NotFoundHandler,
-        default_handler_args={"services": services, "known": tuple(path for path, _ in TABLE)},
-        log_function=log_request,
+        default_handler_args=known,
+        log_function=_log_any,
         metrics=services.front.metrics,
         is_token=services.people.access.is_token,
         owner=services.front.owner,
         address=None if services.front.hop is None else services.front.hop.address,
-        paths=paths() | door_paths(),
+        paths=paths() | door_paths() | PATH_OF_PROGRAMS,
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
     servers = [_listener(own, services, limits, certificate, services.front.hop)]
@@ -162,7 +176,7 @@ def open_listeners(
             log_function=log_program_request,
             metrics=services.front.metrics,
             is_token=services.people.access.is_token,
-            paths={ProgramHandler: "/{session}/{port}"},
+            paths=PATH_OF_PROGRAMS,
         )
         servers.append(_listener(programs, services, share, certificate))
     if settings.front.e2b_debug:
@@ -177,6 +191,10 @@ def open_listeners(
         servers.append(_listener(debug, services, replace(share, proxies=TrustedProxies()), None))
     services.front.metrics.watch(lambda: _connections(servers))
     return tuple(servers)
+
+
+def _log_any(handler: RequestHandler) -> None:
+    (log_program_request if isinstance(handler, ProgramHandler) else log_request)(handler)
 
 
 def _listener(

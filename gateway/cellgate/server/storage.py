@@ -75,7 +75,8 @@ async def _join(
     stack: AsyncExitStack,
 ) -> Cluster:
     """Join the cluster that shares the open record; at the end, free this node's keys and leave."""
-    from cellgate.cluster.membership import Membership  # noqa: PLC0415 - an extra
+    from cellgate.cluster.allotments import NodeAllotments  # noqa: PLC0415 - an extra
+    from cellgate.cluster.membership import Membership  # noqa: PLC0415
     from cellgate.cluster.owners import KeyOwners  # noqa: PLC0415
     from cellgate.cluster.uses import NodeUses  # noqa: PLC0415
 
@@ -89,7 +90,9 @@ async def _join(
     # Also without a file of quotas: what sessions use here counts at gateways that have one.
     uses = await NodeUses.open(membership, address)
     stack.push_async_callback(uses.close)
-    return Cluster(membership, owners, uses)
+    allotments = await NodeAllotments.open(membership, address)
+    stack.push_async_callback(allotments.close)
+    return Cluster(membership, owners, uses, allotments)
 
 
 def _cluster_address(cluster: ClusterSettings) -> RecordAddress:

@@ -27,7 +27,7 @@ from cellgate.ports.table import SessionPorts
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.processes.table import SessionProcesses
-from cellgate.quotas.usage import Account, CellPlace
+from cellgate.quotas.account import Account, CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.sessions.checkpoints import RolledBack
 from cellgate.sessions.decisions import machine_of
@@ -305,7 +305,7 @@ class Session(SessionCore):
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
-        self.account.begin_request()
+        self.account.begin_request(at_once=True)
         self.check_room(self.settings.channels.max_queue)
         beside = self.machine.asked_beside(wanted=beside, alive=self.slot.alive) is Step.BESIDE
         place = self.account.enter(at_once=beside or not self.machine.busy)

@@ -9,8 +9,8 @@ from weakref import ref
 import pytest
 
 from cellgate.identity.principal import DEFAULT, Login, Principal
-from cellgate.identity.tickets import MOST_OF_PRINCIPAL, SIGN_IN_SECONDS, TICKET_SECONDS
-from cellgate.ports.grants import PortGrant, PortTickets
+from cellgate.identity.tickets import MOST_OF_PRINCIPAL, SIGN_IN_SECONDS, TICKET_SECONDS, Tickets
+from cellgate.ports.grants import PortGrant
 from cellgate.ports.origin import PortPlace, PortsOrigin, check_port, parse_path, parse_ports_url
 from cellgate.ports.table import PortCounts, SessionPorts
 from cellgate_kernels.base.errors import InvalidInput
@@ -22,7 +22,9 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.ended: set[str] = set()
-        self.tickets = PortTickets(lambda login: login.id not in self.ended, clock=lambda: self.now)
+        self.tickets: Tickets[PortGrant] = Tickets(
+            lambda login: login.id not in self.ended, clock=lambda: self.now
+        )
         self.ports = SessionPorts(None, PortCounts(), "somebody")  # type: ignore[arg-type]
 
     def grant(self, login: Login = DEFAULT, port: int = 80) -> PortGrant:

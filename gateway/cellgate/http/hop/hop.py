@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from tornado.httputil import HTTPHeaders
 from tornado.iostream import IOStream
@@ -48,6 +48,7 @@ class HoppingHandler(RelayedHandler, Protocol):
     """A handler, as far as its request may be handed on; see ``base``."""
 
     owner: str
+    for_port: ClassVar[bool]
     relay: RelayedRequest | None
 
     def session_wanted(self) -> str | None:
@@ -156,7 +157,7 @@ class Hop:
         upgrade = request.headers.get("Upgrade", "").lower() == "websocket" and method == "GET"
         fields = request_fields(request.headers.get_all(), request.headers.get("Host", ""))
         fields += _framing(handler, body, upgrade=upgrade)
-        client = Forwarded(request.remote_ip or "", request.protocol)
+        client = Forwarded(request.remote_ip or "", request.protocol, for_port=handler.for_port)
         fields.append((HOP, self.signer.sign(address, method, target, client)))
         connection = await self._peers.connect(address)
         if handler.disconnected:
@@ -183,6 +184,7 @@ class Hop:
         if not isinstance(client, ClientStream) or client.closed():
             return
         # The owner sees our system acknowledge its pings, so we look at the client's.
+        client.is_joined = True
         self._watch.add(client.socket, CLIENT_SILENCE, client.drop)
         loop = asyncio.get_running_loop()
         client.evict = lambda: loop.call_later(EVICTED_SECONDS, guarded(client.drop, "evicted WebSocket"))

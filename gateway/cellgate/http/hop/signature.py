@@ -23,6 +23,8 @@ from cellgate.wire.owner import HOP
 GOOD_SECONDS: Final = 60
 """Seconds for which a signature is good, before and after: clocks of machines differ."""
 MOST_LENGTH: Final = 512
+FOR_PORT: Final = "port"
+"""The last word, of a request to a program of a session."""
 _SCHEMES: Final = frozenset({"http", "https"})
 
 
@@ -45,6 +47,7 @@ class HopSigner:
     def sign(self, to: str, method: str, target: str, client: Forwarded) -> str:
         """Return the header's value for a request to the gateway with the URL `to`."""
         told = f"{self._place.node} {int(self._clock())} {client.address} {client.scheme or 'http'}"
+        told += f" {FOR_PORT}" if client.for_port else ""
         return f"{told} {self._digest(told, to, method, target)}"
 
     def read(self, method: str, target: str, headers: HTTPHeaders) -> Forwarded | None:
@@ -65,7 +68,7 @@ class HopSigner:
             raise HopRefused("")
         if not hmac.compare_digest(digest, self._digest(told, self._place.address, method, target)):
             raise HopRefused(node)
-        _, seconds, address, scheme = told.split(" ")
+        _, seconds, address, scheme, *more = told.split(" ")
         apart = abs(self._clock() - int(seconds))
         if apart > GOOD_SECONDS:
             raise HopRefused(node, apart)
@@ -75,7 +78,7 @@ class HopSigner:
             raise HopRefused(node) from None
         if scheme not in _SCHEMES:
             raise HopRefused(node)
-        return Forwarded(str(client), scheme)
+        return Forwarded(str(client), scheme, for_port=more == [FOR_PORT])
 
     def _digest(self, told: str, to: str, method: str, target: str) -> str:
         message = "\n".join((told, to, method, target))

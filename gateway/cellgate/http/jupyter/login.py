@@ -11,6 +11,7 @@ from typing import Final
 
 from cellgate.console.cookies import values_of
 from cellgate.errors import Forbidden, NotAuthenticated
+from cellgate.http.base import count_request
 from cellgate.http.console import Entrance
 from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.jupyter.logged_in import WORD_COOKIE, WORD_SECONDS, is_recent, new_word, secret_for
@@ -62,7 +63,7 @@ class LoginHandler(Entrance, JupyterHandler):
             self.login = await self.login_of(password)
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
-        self._count_request()
+        await count_request(self)
         secret = secret_for(self.services.people.derived_tokens, self.login, word)
         self.set_header("Set-Cookie", self.login_place.field(secret))
         self._lead()

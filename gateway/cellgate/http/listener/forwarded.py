@@ -35,11 +35,15 @@ _WITH_PORT = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The origin of a request. `scheme` and `host` are None if the proxy did not name them."""
+    """The origin of a request. `scheme` and `host` are None if the proxy did not name them.
+
+    `for_port`: another gateway hands it on to a program of a session, not to this gateway's own interfaces.
+    """
 
     address: str
     scheme: str | None = None
     host: str | None = None
+    for_port: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,7 +354,7 @@ class Listener(HTTPServer):
                 self.closed_by_us("refused")
                 stream.turn_away(status_of(error), error.reason, error.message)
                 return False
-            stream.is_handed_on = handed_on is not None
+            stream.handed_on = handed_on
             if handed_on is not None:
                 self.gateways.add(stream.address)
                 context.remote_ip, context.protocol = handed_on.address, handed_on.scheme

@@ -21,6 +21,7 @@ from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.fairness.shares import Shares
 from cellgate.http.listener.client_pace import ClientPace, Late, StreamPhase
+from cellgate.http.listener.forwarded import Forwarded
 from cellgate.http.listener.held_memory import HeldMemory
 from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.settings import ListenerSettings
@@ -85,8 +86,9 @@ class ClientStream(IOStream):
     `origin`: the key of the address that it counts for. `memory.whose`: its principal or, while it is a
     stranger, those of the address. `is_strange`: its present request has shown no token. `scheme`: of the
     URLs that lead to it. `proxy`: the address of the trusted proxy at its other side, if one is there.
-    `address`: that of the other side, once a request over it may have been another address's. `is_handed_on`:
-    its present request was handed on by another gateway of the cluster, which has checked the Host.
+    `address`: that of the other side, once a request over it may have been another address's. `handed_on`:
+    whose its present request is, if another gateway of the cluster, which has checked the Host, hands it on.
+    `is_joined`: it has become a WebSocket of another gateway's.
     `login`: what the token of the request gives, once the client has shown one. `signed_in`: whether the
     sign-in that gave it is not over, if it was one of a browser. `evict`: how to close the connection in its
     own protocol once that login has ended. `pieces`: the buffers that a large body is read into, in turn.
@@ -103,7 +105,7 @@ class ClientStream(IOStream):
         self.memory = HeldMemory(owner.memory, self._strangers, self._give_up)
         self.proxy: str | None = None
         self.address = ""
-        self.is_handed_on = False
+        self.handed_on: Forwarded | None = None
         self.login: Login | None = None
         self.signed_in: Callable[[], bool] | None = None
         self.evict: Callable[[], object] | None = None
@@ -114,6 +116,7 @@ class ClientStream(IOStream):
         self._gone = False
         self._dropped = self._said = False
         self._counting = False
+        self.is_joined = False
         self._has_begun_answer = False
         super().__init__(connection, **options)
         super().set_nodelay(True)
@@ -157,6 +160,11 @@ class ClientStream(IOStream):
         self.memory.whose = self._strangers
 
     # Phases
+
+    @property
+    def is_handed_on(self) -> bool:
+        """Whether the present request was handed on by another gateway of the cluster."""
+        return self.handed_on is not None
 
     def waits(self) -> None:
         """Begin to wait for a request; parts of it may be buffered. It has shown no token yet."""
@@ -307,8 +315,8 @@ class ClientStream(IOStream):
             self.pace.received += count
             if self._counting:
                 self.memory.hold(count)
-                if self.passed is not None:
-                    self.passed(count)
+            if self.passed is not None and (self._counting or self.is_joined):
+                self.passed(count)
         return count
 
     def write(self, data: bytes | memoryview) -> asyncio.Future[None]:

@@ -115,6 +115,9 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         answer: Accepted | StreamProblem
         try:
             # Each command counts as a request.
+            asking = self.services.people.usage.ask_for_more(self.principal.name, 0)
+            if asking is not None:
+                await asking
             self.services.people.usage.account(self.principal.name).begin_request()
             if len(data) > self.max_body:
                 raise TooLarge(f"The command is larger than the {self.max_body} bytes that are accepted here")

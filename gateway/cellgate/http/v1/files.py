@@ -128,7 +128,9 @@ class UploadHandler(BaseHandler):
 
     async def data_received(self, chunk: bytes | memoryview) -> None:
         if self.relay is not None:
-            await self.relay.pass_on(bytes(chunk))
+            self.count_body(len(chunk))
+            if self._refused is None:
+                await self.relay.pass_on(bytes(chunk))
             return
         if self.request.method in self.uploads:
             self.count_body(len(chunk))

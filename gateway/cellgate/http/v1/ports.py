@@ -46,8 +46,11 @@ class PortHandler(BaseHandler):
                 cause="ports_origin",
             )
         place = ports.origin.place(self.owner, session.row.key, number)
+        sender = self.sender
+        life = None if sender.secret is None else self.services.people.sign_ins.life(sender.secret)
+        key = session.row.key
         grant = PortGrant(
-            self.login, self.owner, session.row.key, number, place, ref(session.ports), self.sender.signed_in
+            self.login, self.owner, key, number, place, ref(session.ports), sender.signed_in, life
         )
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         url = f"{ports.origin.url(place, reached_at)}?ticket={ports.tickets.issue(grant)}"
