@@ -90,6 +90,8 @@ def test_answers_are_the_structs(gateway: GatewayProcess, used: str) -> None:
     same(gateway.post(f"{path}/complete", {"code": "prin"}).body, answers.Completion)
     same(gateway.post(f"{path}/inspect", {"code": "print"}).body, answers.Inspection)
     same(gateway.request("PUT", f"{path}/files/c", b"1").body, answers.FileChange)
+    gateway.execute(used, "import numpy; grid = numpy.array([['x' * 500, None]], dtype=object)")
+    same(gateway.get(f"{path}/variables/grid").body, answers.TableRows)
     body = {"blocks": [{"language": "python", "code": "print(1)"}]}
     same(gateway.post(f"{path}/execute-blocks", body).body, answers.BlocksResult)
 
