@@ -26,7 +26,7 @@ MOST_NAME = 200
 MOST_SHOWN = 80
 MOST_BITS = 256
 """Bits of an integer that is written out."""
-MOST_COLUMNS = 100
+MOST_COLUMNS = 1000
 """Columns of a table whose size is asked for, which takes longer the more there are."""
 MOST_COUNTED = 10_000
 """Values whose sizes are added up for one variable."""
