@@ -102,7 +102,7 @@ function Entry({ variable, log, open, onOpen, onRows }) {
       <span class="type">${type}</span>
       <span class="summary" title=${summary}>${summary}</span>
       <span class="faint size">${size === undefined ? "" : bytes(size)}</span>
-      ${rows !== undefined && html`<${IconButton} icon="help" label="About ${seen(name)}" aria-expanded=${opened} onClick=${onOpen} />`}
+      ${rows !== undefined && html`<${IconButton} icon="help" label="Describe ${seen(name)}" aria-expanded=${opened} onClick=${onOpen} />`}
       ${open && html`<${About} log=${log} name=${name} />`}
     </li>
   `;
