@@ -31,6 +31,7 @@ from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.resumed import ResumedCell
 from cellgate.record.events import EventLog, now
+from cellgate.wire.endings import INTERRUPTED
 from cellgate.wire.events import Loss
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.kernel.kernel import Kernel
@@ -219,8 +220,9 @@ class ExecutionRun:
             # The kernel that asked is gone, so the answer has no receiver.
             logger.info("An answer was not taken: %s", error.message)
 
-    def interrupt(self, cause: str = "interrupt_requested") -> None:
-        """Ask the kernel to stop this cell; it ends when the kernel responds."""
+    def interrupt(self, cause: str = INTERRUPTED, by: str | None = None) -> None:
+        """Ask the kernel to stop this cell; it ends when the kernel responds. `by`: who wants that."""
+        self.end.interrupted_by = self.end.interrupted_by or by
         self.machine.interrupt_requested(cause)
         self.unwanted.set()
         if self._kernel is not None:
@@ -472,6 +474,8 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
     told: dict[str, Any] = {}
     if run.end.memory_kills:
         told["memory_kills"] = run.end.memory_kills
+    if outcome.cause == INTERRUPTED and run.end.interrupted_by is not None:
+        told["interrupted_by"] = run.end.interrupted_by
     if outcome.status is Status.TIMEOUT:
         told["timeout"] = timeout
     if outcome.status is Status.DIED:

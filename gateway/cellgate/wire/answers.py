@@ -16,6 +16,7 @@ from cellgate.wire.events import (
     ErrorInfo,
     Event,
     ExecutionCount,
+    InterruptedBy,
     KernelInfo,
     MemoryKills,
     Missing,
@@ -353,6 +354,7 @@ class Result(Value, frozen=True, kw_only=True):
         say("Milliseconds from the request until the cell was sent to the kernel; null before the end."),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
     kernel: KernelInfo = KernelInfo()
     outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []

@@ -19,6 +19,7 @@ from cellgate.wire.words import Cause, Status
 E = TypeVar("E", bound="Event")
 
 ExecutionCount = Annotated[int | None, say("The kernel's prompt number; null if the kernel reported none.")]
+InterruptedBy = Annotated[str, say("The principal who interrupted it; absent if nobody is known to have.")]
 MemoryKills = Annotated[int, say("Processes beside the kernel killed at its memory limit; absent if none.")]
 MimeBundle = Annotated[
     dict[str, Any],
@@ -331,10 +332,7 @@ class Finished(Event, frozen=True, kw_only=True):
     finished_at: Annotated[str | None, say("When the execution ended, RFC 3339 in UTC.")] = None
     duration_ms: Annotated[
         float | None,
-        say(
-            "Milliseconds from sending the cell to the kernel until its end; null if the gateway stopped "
-            "before."
-        ),
+        say("Milliseconds from sending the cell to its end; null if the gateway stopped before."),
     ] = None
     queue_ms: Annotated[
         float | None,
@@ -344,6 +342,7 @@ class Finished(Event, frozen=True, kw_only=True):
         ),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
     timeout: Annotated[float | UnsetType, say("Seconds it had; absent unless `status` is `timeout`.")] = UNSET
     sent: Annotated[

@@ -221,7 +221,19 @@ def test_a_cell_is_interrupted(page: Any, console: GatewayProcess) -> None:
     expect(cell).to_contain_text("begun")
     cell.get_by_role("button", name="Interrupt").click()
     ended(cell, "interrupted")
+    expect(cell).to_contain_text("interrupted by you")
     expect(cell).to_contain_text("KeyboardInterrupt")
+
+
+def test_an_error_names_the_line_of_its_own_cell(page: Any, console: GatewayProcess) -> None:
+    console.execute("lines", "def divide(one, other):\n    return one / other")
+    show(page, "lines")
+    cell = run(page, "x = 1\n\ndivide(x, 0)")
+    ended(cell, "error")
+    expect(cell.locator("summary")).to_have_text("ZeroDivisionError: division by zero line 3")
+    cell = run(page, "x = 1\nx = = 2")
+    ended(cell, "error")
+    expect(cell.locator("summary")).to_contain_text("line 2")
 
 
 def test_a_waiting_cell_is_taken_out_of_the_queue(page: Any, console: GatewayProcess) -> None:

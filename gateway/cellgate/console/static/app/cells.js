@@ -9,6 +9,7 @@
  *   position: number | null, waitingFor: string | null, silent: boolean, from: string | null,
  *   asking: {prompt: string, password: boolean, seq: number} | null,
  *   shown: import("./cell_outputs.js").Shown, problem: string | null, truncated: boolean, memoryKills: number, replaced: string | null, undone: boolean,
+ *   interruptedBy: string | null,
  *   files: {path: string, action: string}[], packages: string[],
  * }} CellState
  */
@@ -53,6 +54,7 @@ export function unloaded(status, queuedAt) {
     memoryKills: 0,
     replaced: null,
     undone: false,
+    interruptedBy: null,
     files: [],
     packages: [],
   };
@@ -128,6 +130,7 @@ function finished(cell, event) {
     ...cell,
     status: event.status,
     cause: event.cause ?? null,
+    interruptedBy: event.interrupted_by ?? null,
     count: event.execution_count ?? cell.count,
     startedAt: event.started_at ?? cell.startedAt,
     finishedAt: event.finished_at ?? event.at,
