@@ -23,7 +23,10 @@ pytestmark = pytest.mark.usefixtures("no_container_left")
 IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "inside"
 MOUNTS = [
     f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
-    for name in ("bootstrap.py", "keeper.py", "frames.py", "programs.py", "tables.py")
+    for name in (
+        *("bootstrap.py", "keeper.py", "frames.py", "programs.py", "tables.py"),
+        *("variables.py", "columns.py", "rows.py"),
+    )
 ]
 
 GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"

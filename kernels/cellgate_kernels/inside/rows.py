@@ -15,6 +15,7 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from functools import partial
 from math import isnan
+from pathlib import Path
 
 REQUEST = "cellgate_rows_request"
 REPLY = "cellgate_rows_reply"
@@ -25,9 +26,15 @@ MOST_CELLS = 20_000
 MOST_BYTES = 900_000
 """Of the rows as JSON, so that a page has less than 1 MB with its columns: else it has fewer rows."""
 MOST_ORDERED = 10_000_000
-"""Rows that are sorted or filtered as an array of NumPy's, which takes 8 bytes for each."""
+"""Rows that are sorted or filtered."""
 MOST_LISTED = 2_000_000
-"""Rows that are sorted as Python's objects, which takes some 100 bytes for each."""
+"""Rows that are sorted as Python's objects, which takes longer."""
+OF_AN_ORDER, OF_A_LIST = 40, 150
+"""Bytes that sorting takes for each row, at its peak: of arrays, and of Python's objects."""
+SMALL = 32 * 1024 * 1024
+"""Bytes for which no room is looked for."""
+MEMORY = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+"""The files of a control group, of version 2 and 1, that tell its limit and what of it is used."""
 AT_ONCE = 50_000
 SECONDS = 10.0
 """A filter that takes longer is given up."""
@@ -166,26 +173,52 @@ def fitting(rows):
 
 def ordered(cells, column, positions, count, *, descending):
     """Return the positions, by default all, in the order of a column, missing values last. Raises Refused."""
+    many = count if positions is None else len(positions)
     values = column.array()
+    check_room(many * (OF_A_LIST if values is None else OF_AN_ORDER))
     if values is not None:
         numpy = sys.modules["numpy"]
         values = values if positions is None else values[numpy.asarray(positions)]
         order = order_of(numpy, values, descending)
         return order if positions is None else numpy.asarray(positions)[order]
-    if (count if positions is None else len(positions)) > MOST_LISTED:
+    if many > MOST_LISTED:
         raise Refused("too_many")
     places = range(count) if positions is None else [int(each) for each in positions]
-    keys = [key_of(cells, each) for each in column.read(slice(0, count) if positions is None else places)]
+    keys = keys_of(cells, column.read(slice(0, count) if positions is None else places))
     there = [place for place, key in enumerate(keys) if key is not None]
-    # Of one sort, which is usual, they need no tuple to say of which.
-    if len({keys[place][0] for place in there}) <= 1:
-        keys = [None if key is None else key[1] for key in keys]
     try:
         order = sorted(there, key=keys.__getitem__, reverse=descending)
     except (TypeError, ArithmeticError):
         raise Refused("no_order") from None
     order += [place for place, key in enumerate(keys) if key is None]
     return array("q", (places[place] for place in order))
+
+
+def check_room(need, folder=Path("/sys/fs/cgroup")):
+    """Check that there are so many bytes of memory. Raises Refused.
+
+    Above a limit of its control group a kernel is killed, with all variables. Files that the system has
+    cached count as used, so this refuses rather too early. Other limits raise MemoryError, which is harmless.
+    """
+    if need < SMALL:
+        return
+    for most, used in MEMORY:
+        try:
+            left = int((folder / most).read_text()) - int((folder / used).read_text())
+        except (OSError, ValueError):
+            continue
+        if left < need:
+            raise Refused("too_many")
+
+
+def keys_of(cells, values):
+    """Return what values are ordered by; None for those that are missing."""
+    if set(map(type, values)) <= {str, type(None)}:
+        return values
+    sorts = {key[0] for value in values if (key := key_of(cells, value)) is not None}
+    # Of one sort, which is usual, they need no tuple to say of which.
+    pick = (lambda key: key) if len(sorts) > 1 else (lambda key: key[1])
+    return [None if (key := key_of(cells, value)) is None else pick(key) for value in values]
 
 
 def order_of(numpy, values, descending):

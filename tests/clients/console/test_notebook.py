@@ -230,10 +230,10 @@ def test_an_error_names_the_line_of_its_own_cell(page: Any, console: GatewayProc
     show(page, "lines")
     cell = run(page, "x = 1\n\ndivide(x, 0)")
     ended(cell, "error")
-    expect(cell.locator("summary")).to_have_text("ZeroDivisionError: division by zero line 3")
+    expect(cell.locator("summary")).to_have_text("ZeroDivisionError: division by zero line 3 of this cell")
     cell = run(page, "x = 1\nx = = 2")
     ended(cell, "error")
-    expect(cell.locator("summary")).to_contain_text("line 2")
+    expect(cell.locator("summary")).to_contain_text("line 2 of this cell")
 
 
 def test_a_waiting_cell_is_taken_out_of_the_queue(page: Any, console: GatewayProcess) -> None:

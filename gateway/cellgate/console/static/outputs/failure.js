@@ -36,7 +36,7 @@ export function Failure({ output }) {
   const short = cut ? `${line.slice(0, LONGEST_LINE)} …` : line;
   const at = lineOf(text);
   return html`<details class="out-error">
-    <summary><span class="out-last-line">${short}</span>${at && html` <span class="out-place">line ${at}</span>`}</summary>
+    <summary><span class="out-last-line">${short}</span>${at && html` <span class="out-place">line ${at} of this cell</span>`}</summary>
     <${Text} text=${text} label="Traceback" kind="traceback" name="traceback.txt" />
   </details>`;
 }
