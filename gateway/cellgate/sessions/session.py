@@ -51,6 +51,7 @@ from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.tasks import Supervisor, outcome
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.contents import content_of
 from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.protocol.outputs import COMM_EVENTS
 
@@ -281,8 +282,9 @@ class Session(SessionCore):
     def _sent(self, message: Message) -> None:
         """Note a message to the kernel: an input_reply lets its cell ask for input again."""
         if message.channel is Channel.STDIN:
+            value, mask = content_of(message).get("value"), self.record.masked_text
             for run in self.runs.running:
-                run.machine.answered()
+                run.answered(value, mask)
 
     def submit(
         self,

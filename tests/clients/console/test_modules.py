@@ -270,6 +270,7 @@ def test_a_cell_is_made_of_its_events(page: Any) -> None:
         {"type": "queued", "waiting_for": "kernel", "position": 1, "code": ""},
         {"type": "started", "code": "input()", "execution_count": 7, "at": "2026-01-01T00:00:01Z"},
         {"type": "input_request", "prompt": "name ", "password": False, "seq": 4},
+        {"type": "input_reply", "prompt": "name ", "value": "Ada"},
         *text("hello"),
         {"type": "file", "path": "a.csv", "action": "created"},
         {"type": "finished", "status": "ok", "at": "2026-01-01T00:00:02Z", "duration_ms": 12.5, "kernel": {}},
@@ -281,12 +282,13 @@ def test_a_cell_is_made_of_its_events(page: Any) -> None:
       return cells;
     """
     cells = run(page, "cells.js", body, events)
-    assert [each["status"] for each in cells] == ["queued"] * 2 + ["running"] * 4 + ["ok"]
+    assert [each["status"] for each in cells] == ["queued"] * 2 + ["running"] * 5 + ["ok"]
     assert (cells[1]["code"], cells[1]["waitingFor"], cells[1]["position"]) == ("input()", "kernel", 1)
     assert cells[3]["asking"] == {"prompt": "name ", "password": False, "seq": 4}
     assert cells[4]["asking"] is None
-    assert (cells[6]["count"], cells[6]["durationMs"], cells[6]["timeout"]) == (7, 12.5, 5)
-    assert cells[6]["files"] == [{"path": "a.csv", "action": "created"}]
+    assert [each["text"] for each in cells[4]["shown"]["outputs"]] == ["name Ada\n"]
+    assert (cells[7]["count"], cells[7]["durationMs"], cells[7]["timeout"]) == (7, 12.5, 5)
+    assert cells[7]["files"] == [{"path": "a.csv", "action": "created"}]
 
 
 def test_an_end_that_no_output_tells_of_is_told(page: Any) -> None:

@@ -62,6 +62,7 @@ def test_a_question_is_answered_in_its_cell(page: Any, console: GatewayProcess) 
     page.keyboard.type("Ada")
     page.keyboard.press("Enter")
     expect(cell).to_contain_text("Hello Ada")
+    expect(cell.locator(".cell-outputs")).to_have_text("Your name? Ada\nHello Ada\n")
     ended(cell)
     expect(field).to_have_count(0)
 
@@ -72,9 +73,11 @@ def test_a_password_is_not_shown(page: Any, console: GatewayProcess) -> None:
     cell = run(page, "from getpass import getpass\nprint(len(getpass('Key: ')))")
     field = cell.get_by_label("Key:")
     expect(field).to_have_attribute("type", "password")
-    field.fill("12345")
+    field.fill("w0rd!")
     field.press("Enter")
-    expect(cell).to_contain_text("5")
+    expect(cell.locator(".cell-outputs")).to_have_text("Key: \n5\n")
+    ended(cell)
+    assert b"w0rd!" not in console.get("/v1/sessions/secretive/audit").body
 
 
 def test_the_next_question_has_a_field_of_its_own(page: Any, console: GatewayProcess) -> None:

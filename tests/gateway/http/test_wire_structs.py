@@ -37,6 +37,9 @@ def used(gateway: GatewayProcess, session: str) -> str:
     """A session with an event of every kind that needs nothing installed."""
     for code in CELLS:
         gateway.execute(session, code, stdin=["answer"], env={"A": "1"}, timeout=30)
+    execution = gateway.hold(session)
+    gateway.answer(session, execution, "answer")
+    gateway.ended(session, execution)
     gateway.execute(session, WIDGET)
     gateway.execute(session, "1", silent=True)
     gateway.post(f"/v1/sessions/{session}/execute", {"code": "2"}, headers={"Idempotency-Key": "k"})

@@ -82,6 +82,11 @@ export function reduceCell(cell, event) {
       };
     case "input_request":
       return { ...cell, asking: { prompt: String(event.prompt), password: event.password === true, seq: event.seq } };
+    case "input_reply": {
+      // A password is never told.
+      const text = `${event.prompt}${event.value ?? ""}\n`;
+      return { ...cell, asking: null, shown: reduce(cell.shown, { type: "stream", name: "stdout", text }) };
+    }
     case "file":
       if (cell.files.length >= MOST_FILES) return cell;
       return { ...cell, files: [...cell.files, { path: String(event.path), action: String(event.action) }] };
