@@ -14,6 +14,10 @@ from tests.gateway.sessions.test_introspection import (
     test_nothing_is_recorded_counted_or_remembered,
     test_variables_have_types_and_summaries,
 )
+from tests.gateway.sessions.test_rows import (
+    test_a_frame_of_pandas_opens_as_rows,
+    test_methods_of_classes_in_a_table_are_not_called,
+)
 from tests.gateway.sessions.test_sessions import test_a_model_tells_what_its_kernel_uses_if_asked
 from tests.support.server import GatewayProcess
 

@@ -28,7 +28,10 @@ pytestmark = [
 MIB = 1024 * 1024
 # Those of this tree, whatever the image was made of.
 IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "inside"
-PARTS = ("bootstrap", "keeper", "frames", "programs", "tables", "zygote", "container_zygote")
+PARTS = (
+    *("bootstrap", "keeper", "frames", "programs", "tables", "variables", "columns", "rows"),
+    *("zygote", "container_zygote"),
+)
 MOUNTS = [f"{IMAGE / name}.py:/opt/cellgate/share/cellgate/{name}.py" for name in PARTS]
 
 Start = Callable[..., GatewayProcess]

@@ -75,6 +75,7 @@ from cellgate.wire.answers import (
     SessionModel,
     SessionPage,
     SessionTree,
+    TableRows,
     VariableList,
 )
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
@@ -443,6 +444,32 @@ class Session(Asynchronous):
         """Return its Python kernel's variables. No cell may run or wait: Conflict for a busy session."""
         await self.opened()
         return decode(await self._calls.call("GET", self._path("variables")), VariableList)
+
+    async def rows(
+        self,
+        name: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        sort: str | None = None,
+        descending: bool = False,
+        matching: str | None = None,
+        column: str | None = None,
+        first_column: int = 0,
+    ) -> TableRows:
+        """Return a page of the rows of a table among its variables. No cell may run or wait.
+
+        Tables are those of pandas, Polars, PyArrow and NumPy. `sort` names a column. `matching` is a text
+        that a cell of each row must have in it; with `column`, the name of the one to look at, it may begin
+        with a comparison: ``matching=">= 5"``. The next page begins after the rows of this one.
+
+        Raises Conflict for a busy session or a variable that is no table, and NotFound if there is none.
+        """
+        await self.opened()
+        wanted = given(sort=sort, descending="true" if descending else None, filter=matching, column=column)
+        query = urlencode({"offset": offset, "limit": limit, "first_column": first_column} | wanted)
+        target = f"{self._path('variables', name)}?{query}"
+        return decode(await self._calls.call("GET", target), TableRows)
 
     def questions(self) -> KernelQuestions:
         """Make requests to its kernel other than cells, for prompts; `close` them at the end."""
@@ -965,6 +992,7 @@ class Gateway(Asynchronous):
     complete = _by_name(Session.complete)
     inspect = _by_name(Session.inspect)
     variables = _by_name(Session.variables)
+    rows = _by_name(Session.rows)
     packages = _by_name(Session._change_packages)
     installed = _by_name(Session.packages)
     branch = _by_name(Session._branch)

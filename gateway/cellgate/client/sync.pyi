@@ -27,6 +27,7 @@ from cellgate.wire.answers import (
     SecretModel,
     SessionModel,
     SessionTree,
+    TableRows,
     TokenModel,
     UserModel,
     VariableList,
@@ -182,6 +183,28 @@ class SyncGateway:
 
     def variables(self, session: str) -> VariableList:
         """Return its Python kernel's variables. No cell may run or wait: Conflict for a busy session."""
+
+    def rows(
+        self,
+        session: str,
+        name: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        sort: str | None = None,
+        descending: bool = False,
+        matching: str | None = None,
+        column: str | None = None,
+        first_column: int = 0,
+    ) -> TableRows:
+        """Return a page of the rows of a table among its variables. No cell may run or wait.
+
+        Tables are those of pandas, Polars, PyArrow and NumPy. `sort` names a column. `matching` is a text
+        that a cell of each row must have in it; with `column`, the name of the one to look at, it may begin
+        with a comparison: ``matching=">= 5"``. The next page begins after the rows of this one.
+
+        Raises Conflict for a busy session or a variable that is no table, and NotFound if there is none.
+        """
 
     def packages(
         self,
@@ -505,6 +528,27 @@ class SyncSession:
 
     def variables(self) -> VariableList:
         """Return its Python kernel's variables. No cell may run or wait: Conflict for a busy session."""
+
+    def rows(
+        self,
+        name: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        sort: str | None = None,
+        descending: bool = False,
+        matching: str | None = None,
+        column: str | None = None,
+        first_column: int = 0,
+    ) -> TableRows:
+        """Return a page of the rows of a table among its variables. No cell may run or wait.
+
+        Tables are those of pandas, Polars, PyArrow and NumPy. `sort` names a column. `matching` is a text
+        that a cell of each row must have in it; with `column`, the name of the one to look at, it may begin
+        with a comparison: ``matching=">= 5"``. The next page begins after the rows of this one.
+
+        Raises Conflict for a busy session or a variable that is no table, and NotFound if there is none.
+        """
 
     def questions(self) -> KernelQuestions:
         """Make requests to its kernel other than cells, for prompts; `close` them at the end."""

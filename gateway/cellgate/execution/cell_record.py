@@ -182,7 +182,8 @@ class CellEnd:
 
     `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: the observer's
     value when the cell was accepted. `place`: the cell's among its principal's running cells, if it has one.
-    `memory_kills`: processes killed at the limit of memory while the cell ran.
+    `memory_kills`: processes killed at the limit of memory while the cell ran. `interrupted_by`: the
+    principal who interrupted it, if one did and is known.
     """
 
     def __init__(self, record: CellRecord, observer: RunObserver, principal: str) -> None:
@@ -192,6 +193,7 @@ class CellEnd:
         self.origin = observer.origin()
         self.place: CellPlace | None = None
         self.memory_kills = 0
+        self.interrupted_by: str | None = None
         self._kills_before = 0
         self._record = record
         self._observer = observer

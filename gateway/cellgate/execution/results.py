@@ -169,6 +169,7 @@ class ResultBuilder:
             duration_ms=end.get("duration_ms"),
             queue_ms=end.get("queue_ms"),
             truncated=end.get("truncated", False),
+            interrupted_by=end.get("interrupted_by", UNSET),
             memory_kills=end.get("memory_kills", UNSET),
             kernel=msgspec.convert(end["kernel"], KernelInfo) if "kernel" in end else _BUSY,
             outputs=outputs,

@@ -25,7 +25,7 @@ from cellgate_kernels.protocol.messages import Message
 
 BACKLOG_BYTES = 8 * MIB
 
-_NO_OUTPUT = frozenset({"queued", "file"})
+_NO_OUTPUT = frozenset({"queued", "file", "input_reply"})
 _OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at", "widget"})
 """Fields that are not in the kernel's message. The widget of an output follows from earlier messages."""
 _NO_EVENT = frozenset({"status", "execute_reply"})

@@ -31,6 +31,7 @@ from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.resumed import ResumedCell
 from cellgate.record.events import EventLog, now
+from cellgate.wire.endings import INTERRUPTED
 from cellgate.wire.events import Loss
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.kernel.kernel import Kernel
@@ -179,8 +180,8 @@ class ExecutionRun:
                 # says so.
                 record.is_partial = True
                 continue
-            if event.type == "input_request" and (line := self.input.next_line()) is not None:
-                self._reply_input(line)
+            if event.type == "input_request" and (line := self.input.next_line(event.content)) is not None:
+                _reply(self._kernel, line)
         if self._interrupts is not None and self._kernel is not None:
             self._interrupts.received(self._kernel)
         if self.end.event is not None:
@@ -208,19 +209,22 @@ class ExecutionRun:
         if not self.running:
             raise InvalidInput("This execution does not wait for input")
         self.input.take_answer()
-        self._reply_input(value)
+        _reply(self._kernel, value)
 
-    def _reply_input(self, value: str) -> None:
-        if self._kernel is None:
+    def answered(self, value: object, mask: Callable[[str], str]) -> None:
+        """Record a client's answer, which was sent to the kernel. `mask`: takes secrets out of a text."""
+        self.machine.answered()
+        reply = self.input.reply(value, mask)
+        if reply is None or self.end.event is not None:
             return
         try:
-            self._kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
-        except KernelDied as error:
-            # The kernel that asked is gone, so the answer has no receiver.
-            logger.info("An answer was not taken: %s", error.message)
+            self.record.emit("input_reply", reply, size=len(reply.get("value", "")))
+        except StorageFull:
+            self.record.is_partial = True
 
-    def interrupt(self, cause: str = "interrupt_requested") -> None:
-        """Ask the kernel to stop this cell; it ends when the kernel responds."""
+    def interrupt(self, cause: str = INTERRUPTED, by: str | None = None) -> None:
+        """Ask the kernel to stop this cell; it ends when the kernel responds. `by`: who wants that."""
+        self.end.interrupted_by = self.end.interrupted_by or by
         self.machine.interrupt_requested(cause)
         self.unwanted.set()
         if self._kernel is not None:
@@ -330,6 +334,8 @@ class ExecutionRun:
         self._follow(kernel)
         self.record.known = None
         self.input.awaited = asked and resumed.recorded.last_type == "input_request"
+        if not self.input.awaited:
+            self.input.question = None
         _delay_output(self, kernel)
 
     def _send(self, kernel: Kernel) -> None:
@@ -448,6 +454,17 @@ class ExecutionRun:
         self._wake()
 
 
+def _reply(kernel: Kernel | None, value: str) -> None:
+    """Send the answer to a cell's question."""
+    if kernel is None:
+        return
+    try:
+        kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
+    except KernelDied as error:
+        # The kernel that asked is gone, so the answer has no receiver.
+        logger.info("An answer was not taken: %s", error.message)
+
+
 def _patience(machine: Execution, settle: float) -> float:
     """Return the longest time, in seconds, for the rest of a cell's end."""
     return LOST_REPLY if machine.idle and machine.disturbed else settle
@@ -472,6 +489,8 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
     told: dict[str, Any] = {}
     if run.end.memory_kills:
         told["memory_kills"] = run.end.memory_kills
+    if outcome.cause == INTERRUPTED and run.end.interrupted_by is not None:
+        told["interrupted_by"] = run.end.interrupted_by
     if outcome.status is Status.TIMEOUT:
         told["timeout"] = timeout
     if outcome.status is Status.DIED:

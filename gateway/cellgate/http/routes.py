@@ -80,6 +80,7 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/sessions/{session}/complete", introspection.CompleteHandler),
     ("/v1/sessions/{session}/inspect", introspection.InspectHandler),
     ("/v1/sessions/{session}/variables", introspection.VariablesHandler),
+    ("/v1/sessions/{session}/variables/{variable}", introspection.RowsHandler),
     ("/v1/sessions/{session}/execute", executions.ExecuteHandler),
     ("/v1/sessions/{session}/execute-blocks", blocks.BlocksHandler),
     ("/v1/sessions/{session}/executions", executions.ExecutionsHandler),

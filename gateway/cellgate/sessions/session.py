@@ -51,6 +51,7 @@ from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.tasks import Supervisor, outcome
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.contents import content_of
 from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.protocol.outputs import COMM_EVENTS
 
@@ -281,8 +282,9 @@ class Session(SessionCore):
     def _sent(self, message: Message) -> None:
         """Note a message to the kernel: an input_reply lets its cell ask for input again."""
         if message.channel is Channel.STDIN:
+            value, mask = content_of(message).get("value"), self.record.masked_text
             for run in self.runs.running:
-                run.machine.answered()
+                run.answered(value, mask)
 
     def submit(
         self,
@@ -333,22 +335,25 @@ class Session(SessionCore):
         self.record.touch(run.record.created_at)
         return run
 
-    def stop(self, execution: str, cause: str = "cancelled") -> None:
-        """Remove an execution from the queue, or interrupt it; does nothing if it has ended."""
+    def stop(self, execution: str, cause: str = "cancelled", by: str | None = None) -> None:
+        """Remove an execution from the queue, or interrupt it; does nothing if it has ended.
+
+        `by`: the principal who asks for it.
+        """
         run = self.runs.find(execution)
         running = run is not None and run in self.runs.running
         step = self.machine.stopped(found=run is not None, running=running)
         if run is not None and step is Step.INTERRUPT:
-            run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
+            run.interrupt("interrupt_requested" if cause == "cancelled" else cause, by)
         elif run is not None:
             self.worker.remove(run, cause)
 
-    def interrupt(self) -> None:
-        """Interrupt the running cell, if there is one, or the exploration."""
+    def interrupt(self, by: str | None = None) -> None:
+        """Interrupt the running cell, if there is one, or the exploration. `by`: the principal who asks."""
         self.record.touch()
         self.holds.stop_exploring("interrupt_requested")
         if self.runs.current is not None:
-            self.runs.current.interrupt()
+            self.runs.current.interrupt(by=by)
 
     def interrupt_requested(self) -> None:
         """Note that a client has sent its own interrupt_request to the kernel."""

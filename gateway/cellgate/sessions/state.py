@@ -281,6 +281,10 @@ class SessionRecord:
         """Return the fields of a file's change for the record: its path may contain a secret."""
         return fields if self._secrets is None else self._secrets.in_names(fields)
 
+    def masked_text(self, text: str) -> str:
+        """Return a text for the record without values of secrets."""
+        return text if self._secrets is None else self._secrets.text_masker().text(text)
+
     def save(self, execution_count: int | None = None) -> None:
         """Write the row with what the last events say; `busy` and most of what is done to it have none."""
         state, cause, last_activity = self._recorded

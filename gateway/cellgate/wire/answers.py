@@ -16,6 +16,7 @@ from cellgate.wire.events import (
     ErrorInfo,
     Event,
     ExecutionCount,
+    InterruptedBy,
     KernelInfo,
     MemoryKills,
     Missing,
@@ -211,6 +212,9 @@ class VariableModel(Value, frozen=True, kw_only=True):
         ),
     ] = ""
     size: Annotated[int | UnsetType, say("Bytes of its data; absent if that is not known at once.")] = UNSET
+    rows: Annotated[
+        int | UnsetType, say("How many rows it has, if it is a table whose rows can be read; else absent.")
+    ] = UNSET
 
 
 class VariableList(Value, frozen=True, kw_only=True):
@@ -218,6 +222,45 @@ class VariableList(Value, frozen=True, kw_only=True):
 
     variables: Annotated[list[VariableModel], say("In the order of their definition.")] = []
     truncated: Annotated[bool, say("Whether there are more, or some without a usual name.")] = False
+
+
+class TableColumn(Value, frozen=True, kw_only=True):
+    """A column of a table."""
+
+    name: Annotated[str, say("Its label as text, which no other column has: what sorts and filters name.")]
+    type: Annotated[str, say("The type of its values, as the table's library names it.")] = ""
+    kind: Annotated[
+        Literal["number", "text", "boolean", "time", "other"],
+        Meta(title="ColumnKind", description="What the values are."),
+    ] = "other"
+    index: Annotated[bool, say("Whether it is one of the table's index; such columns come first.")] = False
+
+
+class CutText(Value, frozen=True, kw_only=True):
+    """A cell with a long text."""
+
+    text: Annotated[str, say("Its beginning; empty in a session with secrets.")]
+    length: Annotated[int, say("The number of its characters.")]
+
+
+class TableRows(Value, frozen=True, kw_only=True):
+    """A page of the rows of a table in a session's kernel."""
+
+    name: Annotated[str, say("The variable's name.")]
+    type: Annotated[str, say("The name of its type.")] = ""
+    columns: Annotated[list[TableColumn], say("The columns of this page.")] = []
+    rows: Annotated[
+        list[list[bool | int | float | str | CutText | None]],
+        say(
+            "The rows, each with a value for each column. What is missing is null. Values for which JSON has "
+            "no form are text."
+        ),
+    ] = []
+    offset: Annotated[int, say("The place of the first row among those that fit, from 0.")] = 0
+    total: Annotated[int, say("How many rows fit the filter.")] = 0
+    all_rows: Annotated[int, say("How many rows there are.")] = 0
+    first_column: Annotated[int, say("The place of the first column that is no index, from 0.")] = 0
+    all_columns: Annotated[int, say("How many columns there are, without those of the index.")] = 0
 
 
 class TreeNode(Value, frozen=True, kw_only=True):
@@ -311,6 +354,7 @@ class Result(Value, frozen=True, kw_only=True):
         say("Milliseconds from the request until the cell was sent to the kernel; null before the end."),
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
     kernel: KernelInfo = KernelInfo()
     outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []

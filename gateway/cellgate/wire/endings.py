@@ -16,6 +16,8 @@ CELL_TIMEOUT = "CellTimeout"
 KERNEL_DIED = "KernelDied"
 """Names of errors that the gateway reports because the kernel could not."""
 
+INTERRUPTED = "interrupt_requested"
+"""The cause of a cell's end that somebody asked for."""
 RECORD_SET_BACK = "record_set_back"
 """The cause of a kernel's loss with which a part of the record is lost, too."""
 _BY_ITSELF = frozenset({"ok", "error"})

@@ -19,6 +19,7 @@ from cellgate.wire.words import Cause, Status
 E = TypeVar("E", bound="Event")
 
 ExecutionCount = Annotated[int | None, say("The kernel's prompt number; null if the kernel reported none.")]
+InterruptedBy = Annotated[str, say("The principal who interrupted it; absent if nobody is known to have.")]
 MemoryKills = Annotated[int, say("Processes beside the kernel killed at its memory limit; absent if none.")]
 MimeBundle = Annotated[
     dict[str, Any],
@@ -269,6 +270,14 @@ class InputRequest(Event, frozen=True, kw_only=True):
     password: Annotated[bool, say("Whether the typed text should be hidden.")] = False
 
 
+class InputReply(Event, frozen=True, kw_only=True):
+    """A client answered the cell's question; lines that came with the request are not recorded."""
+
+    type: Literal["input_reply"] = "input_reply"
+    prompt: Annotated[str, say("The prompt that the cell showed.")] = ""
+    value: Annotated[str | UnsetType, say("At most 10,000 characters; absent for a password.")] = UNSET
+
+
 class CommOpened(Event, frozen=True, kw_only=True):
     """A widget was created. Only comms of widgets are recorded, and only messages that hold a state."""
 
@@ -323,27 +332,17 @@ class Finished(Event, frozen=True, kw_only=True):
     status: Annotated[Status, say("`ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")] = ""
     cause: Annotated[Cause | None, say("The reason as a stable word; null if the status says it all.")] = None
     execution_count: ExecutionCount = None
-    error: Annotated[
-        ErrorInfo | None,
-        say("The exception that ended the cell, or what the gateway reports instead; null if there is none."),
-    ] = None
+    error: Annotated[ErrorInfo | None, say("The exception, or the gateway's own report; null: none.")] = None
     started_at: Annotated[str | None, say("When the kernel started the cell; null if it never did.")] = None
     finished_at: Annotated[str | None, say("When the execution ended, RFC 3339 in UTC.")] = None
     duration_ms: Annotated[
-        float | None,
-        say(
-            "Milliseconds from sending the cell to the kernel until its end; null if the gateway stopped "
-            "before."
-        ),
+        float | None, say("Milliseconds from sending the cell to its end; null if the gateway stopped.")
     ] = None
     queue_ms: Annotated[
-        float | None,
-        say(
-            "Milliseconds from the request until the cell was sent to the kernel; null if the gateway "
-            "stopped before the end."
-        ),
+        float | None, say("Milliseconds from the request until it was sent; null if the gateway stopped.")
     ] = None
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
+    interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
     timeout: Annotated[float | UnsetType, say("Seconds it had; absent unless `status` is `timeout`.")] = UNSET
     sent: Annotated[
@@ -568,6 +567,7 @@ OF_EXECUTIONS: tuple[type[Event], ...] = (
     ClearOutput,
     ErrorRaised,
     InputRequest,
+    InputReply,
     CommOpened,
     CommMessage,
     CommClosed,

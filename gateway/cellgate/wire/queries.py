@@ -207,6 +207,37 @@ class FilesQuery(SessionQuery, frozen=True):
     folders: Annotated[bool, say("Whether to list folders too.")] = False
 
 
+class RowsQuery(SessionQuery, frozen=True):
+    """A page of a table's rows."""
+
+    offset: Annotated[int, Meta(ge=0, le=MOST_COUNTED, description="The place of the first row, from 0.")] = 0
+    limit: Annotated[
+        int,
+        Meta(ge=1, le=1000, description="How many rows at most; a page of 1 MB or 20,000 cells has fewer."),
+    ] = 100
+    first_column: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MOST_COUNTED,
+            description="The place of the first column, from 0; a page has 100 and those of the index.",
+        ),
+    ] = 0
+    sort: Annotated[str | None, say("The name of the column that orders the rows; missing values last.")] = (
+        None
+    )
+    descending: Annotated[bool, say("Whether the largest value comes first.")] = False
+    filter: Annotated[
+        str | None,
+        say(
+            "Return only rows of which a cell has this text in it, in capital letters or not. With `column` "
+            "it may begin with `=`, `!=`, `<`, `<=`, `>` or `>=`, which compare; `=` alone: what is missing, "
+            "`!=` alone: what is not."
+        ),
+    ] = None
+    column: Annotated[str | None, say("The name of the only column that the filter looks at.")] = None
+
+
 class FileActionQuery(SessionQuery, frozen=True):
     """What to do with a path: exactly one of these."""
 

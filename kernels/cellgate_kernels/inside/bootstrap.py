@@ -127,7 +127,9 @@ def main(kernel_class=None):
         enter = beside(here, "names").enter_offered
         helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
         app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
-        beside(here, "variables").Variables(app).serve()
+        columns = beside(here, "columns")
+        beside(here, "rows").RowPages(app, columns).serve()
+        beside(here, "variables").Variables(app, columns.openers).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -170,7 +172,18 @@ def load(here):
     kernel_that_branches()
     app_class()
     branches = ("branch", "held", "names", "pages", "sibling", "native", "lost", "unnamed")
-    for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts", "scripts"):
+    for name in (
+        *branches,
+        "variables",
+        "columns",
+        "rows",
+        "tables",
+        "stills",
+        "streams",
+        "unsent",
+        "interrupts",
+        "scripts",
+    ):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):

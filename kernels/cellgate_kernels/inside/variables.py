@@ -11,6 +11,7 @@ import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
+from itertools import chain, islice
 from pathlib import PosixPath
 from types import FunctionType, ModuleType
 
@@ -25,22 +26,30 @@ MOST_NAME = 200
 MOST_SHOWN = 80
 MOST_BITS = 256
 """Bits of an integer that is written out."""
-MOST_COLUMNS = 100
+MOST_COLUMNS = 1000
 """Columns of a table whose size is asked for, which takes longer the more there are."""
+MOST_COUNTED = 10_000
+"""Values whose sizes are added up for one variable."""
 SECONDS = 1.0
 """After so long the remaining variables are told of without a summary."""
 
 NOTHING = object()
 TYPE_NAME = type.__dict__["__name__"].__get__
 COUNTED = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict, Counter)
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 WRITTEN = (bool, float, complex, type(None), date, timedelta)
+PLAIN = (*WRITTEN, int, str, bytes, bytearray, datetime, range)
 
 
 class Variables:
-    """Tells of one kernel's variables. `serve` it before the kernel runs."""
+    """Tells of one kernel's variables. `serve` it before the kernel runs.
 
-    def __init__(self, app):
+    `openers`: what returns what opens a table, by the id of its type, as ``columns.py`` does.
+    """
+
+    def __init__(self, app, openers):
         self.app = app
+        self.openers = openers
 
     def serve(self):
         """Answer requests from now on."""
@@ -62,21 +71,53 @@ class Variables:
             if type(name) is str and not name.startswith("_") and hidden.get(name, NOTHING) is not value
         ]
         fitting = [(name, value) for name, value in found if len(name) <= MOST_NAME and name.isidentifier()]
-        known = summaries(texts)
+        openers = self.openers()
+        known = {kind: partial(table, opener) for kind, opener in openers.items()} | summaries(texts)
         late = time.monotonic() + SECONDS
         told = []
         for name, value in fitting[-MOST:]:
-            summary, size = "", None
+            summary, more = "", {}
             # By its id: a class may have a hash of its own, which would be called.
-            describe = known.get(id(type(value)))
-            if describe is not None and time.monotonic() < late:
+            kind = id(type(value))
+            if kind in known and time.monotonic() < late:
                 try:
-                    summary, size = describe(value)
+                    summary, size = known[kind](value)
+                    size = held(value, known) if size is None else size
+                    rows = openers[kind](value)[0] if kind in openers else None
+                    more = {"size": size, "rows": rows}
                 except Exception:  # noqa: BLE001 - a library's value in a state that it does not expect
-                    summary, size = "", None
+                    summary, more = "", {}
             one = {"name": name, "type": short(TYPE_NAME(type(value))), "summary": short(summary)}
-            told.append(one if size is None else {**one, "size": size})
+            told.append(one | {key: each for key, each in more.items() if each is not None})
         return told, len(told) < len(found)
+
+
+def held(value, known):
+    """Return the bytes of a plain value, or of a container with all that is in it; None if not known at once.
+
+    It is not known if a value of a type that is not known is in it, or if there are very many.
+    """
+    size, seen, left = 0, set(), [value]
+    while left:
+        one = left.pop()
+        kind = type(one)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if len(seen) > MOST_COUNTED:
+            return None
+        if kind in COUNTED or kind in PLAIN:
+            size += sys.getsizeof(one)
+            if kind in MAPPINGS:
+                left += islice(chain(one.keys(), one.values()), MOST_COUNTED + 1)
+            elif kind in COUNTED:
+                left += islice(one, MOST_COUNTED + 1)
+            continue
+        described = known[id(kind)](one)[1] if id(kind) in known else None
+        if described is None:
+            return None
+        size += described
+    return size
 
 
 def short(text):
@@ -175,6 +216,11 @@ def frame(value):
 def table_of(rows, columns):
     """Return the shape of a table in words."""
     return f"{number_of(rows, 'row')}, {number_of(columns, 'column')}"
+
+
+def table(opener, value):
+    """Describe another table of a library by its rows and bytes."""
+    return number_of(opener(value)[0], "row"), value.nbytes
 
 
 def column(value):

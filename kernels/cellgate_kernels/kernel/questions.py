@@ -3,6 +3,7 @@
 They go over the shell channel, where a kernel answers one request after the other, so a kernel with a running
 cell can't be asked. Nothing is executed as a cell, counted or recorded. ``inside/variables.py`` answers about
 variables; the others are Jupyter's own ("Messaging in Jupyter", sections "Completion" and "Introspection").
+``rows`` asks for the rows of a table.
 Cells can forge a kernel's answer: its size is limited before it is read, and it becomes a typed value. A
 false answer deceives only the kernel's user; an invalid one counts as empty.
 """
@@ -74,12 +75,13 @@ class KernelInspection(msgspec.Struct, frozen=True):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable. `size`: bytes of its data, if that is known."""
+    """A variable. `size`: bytes of its data, if that is known. `rows`: how many a table has, that opens."""
 
     name: _Text
     type: _Text = ""
     summary: _Text = ""
     size: _Count | None = None
+    rows: _Count | None = None
 
 
 class KernelVariables(msgspec.Struct, frozen=True):
@@ -144,17 +146,18 @@ async def variables(
 class _Progress:
     """A kernel's progress with one request."""
 
-    def __init__(self, reply_type: str, exited: asyncio.Future[KernelExit]) -> None:
+    def __init__(self, reply_type: str, exited: asyncio.Future[KernelExit], most_bytes: int) -> None:
         self.reply: Message | None = None
         self.begun = False
         self.over = False
         self._reply_type = reply_type
+        self._most_bytes = most_bytes
         self._exited = exited
         self._changed = asyncio.Event()
 
     def room(self, message: Message) -> int:
         """Return at once: only the reply is read."""
-        return MOST_BYTES if self._is_reply(message) else 0
+        return self._most_bytes if self._is_reply(message) else 0
 
     def _is_reply(self, message: Message) -> bool:
         return message.channel is Channel.SHELL and message.msg_type == self._reply_type
@@ -193,14 +196,17 @@ async def ask(
     msg_type: str,
     question: Mapping[str, Any],
     reply_type: str,
+    most_bytes: int = MOST_BYTES,
 ) -> dict[str, Any]:
     """Return the content of an idle kernel's reply; empty if the kernel has none, or an unreadable one.
+
+    A reply of more than `most_bytes`, as they come or as objects in memory, is not decoded.
 
     The caller lets no cell begin until this returns. Raises KernelBusy without a reply in time: then a kernel
     that works on it has been interrupted. Raises KernelDied when the kernel has ended.
     """
     request = new_message(Channel.SHELL, msg_type, question, session=connection.session)
-    progress = _Progress(reply_type, exited)
+    progress = _Progress(reply_type, exited, most_bytes)
     stop = connection.follow(request.header.msg_id, progress.receive, room=progress.room)
     exited.add_done_callback(progress.wake)
     try:
@@ -276,6 +282,7 @@ def variables_of(content: Mapping[str, Any]) -> KernelVariables:
             printable(each.type, _SHOWN),
             printable(each.summary, _SHOWN),
             each.size,
+            each.rows,
         )
         for each in told.variables
     ]

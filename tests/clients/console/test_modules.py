@@ -108,6 +108,23 @@ def test_of_a_long_line_the_last_row_is_written_over(page: Any) -> None:
     assert texts(reduced(page, *text("a" * 8191 + "\r", "b"))) == ["b" + "a" * 8190]
 
 
+@pytest.mark.parametrize(
+    ("traceback", "line"),
+    [
+        (
+            "\x1b[31mE\x1b[39m  Traceback\n\x1b[36mCell\x1b[39m In[2], line 7\n\nCell In[1], line 3, in f()",
+            "7",
+        ),
+        ("E Traceback\nCell In[4], line 9\n\nFile lib.py:5, in g()\n\nCell In[4], line 2, in f()", "2"),
+        ("  Cell In[3], line 12\n    x =\n       ^\nSyntaxError: invalid syntax", "12"),
+        ("Error: of another language\n    at line 5", None),
+        ("", None),
+    ],
+)
+def test_an_error_has_the_line_of_its_own_cell(page: Any, traceback: str, line: str | None) -> None:
+    assert run(page, "../outputs/failure.js", "return its.lineOf(given) ?? null", traceback) == line
+
+
 def test_of_an_error_no_more_is_read_than_the_line_that_is_shown(page: Any) -> None:
     body = """
       const usual = String.prototype.replace;
@@ -253,6 +270,7 @@ def test_a_cell_is_made_of_its_events(page: Any) -> None:
         {"type": "queued", "waiting_for": "kernel", "position": 1, "code": ""},
         {"type": "started", "code": "input()", "execution_count": 7, "at": "2026-01-01T00:00:01Z"},
         {"type": "input_request", "prompt": "name ", "password": False, "seq": 4},
+        {"type": "input_reply", "prompt": "name ", "value": "Ada"},
         *text("hello"),
         {"type": "file", "path": "a.csv", "action": "created"},
         {"type": "finished", "status": "ok", "at": "2026-01-01T00:00:02Z", "duration_ms": 12.5, "kernel": {}},
@@ -264,12 +282,13 @@ def test_a_cell_is_made_of_its_events(page: Any) -> None:
       return cells;
     """
     cells = run(page, "cells.js", body, events)
-    assert [each["status"] for each in cells] == ["queued"] * 2 + ["running"] * 4 + ["ok"]
+    assert [each["status"] for each in cells] == ["queued"] * 2 + ["running"] * 5 + ["ok"]
     assert (cells[1]["code"], cells[1]["waitingFor"], cells[1]["position"]) == ("input()", "kernel", 1)
     assert cells[3]["asking"] == {"prompt": "name ", "password": False, "seq": 4}
     assert cells[4]["asking"] is None
-    assert (cells[6]["count"], cells[6]["durationMs"], cells[6]["timeout"]) == (7, 12.5, 5)
-    assert cells[6]["files"] == [{"path": "a.csv", "action": "created"}]
+    assert [each["text"] for each in cells[4]["shown"]["outputs"]] == ["name Ada\n"]
+    assert (cells[7]["count"], cells[7]["durationMs"], cells[7]["timeout"]) == (7, 12.5, 5)
+    assert cells[7]["files"] == [{"path": "a.csv", "action": "created"}]
 
 
 def test_an_end_that_no_output_tells_of_is_told(page: Any) -> None:
@@ -516,6 +535,9 @@ def test_sessions_part_where_the_earlier_branch_was_made(
         ("its.counted(10_000, 'cell')", "10,000 cells"),
         ("its.because('out_of_memory')", "the kernel ran out of memory"),
         ("its.because('something_new')", "something new"),
+        ("its.because('interrupt_requested', null, 'ada')", "somebody interrupted it"),
+        ("its.because('interrupt_requested', 'ada', 'ada')", "interrupted by you"),
+        ("its.because('interrupt_requested', 'root\u202e', 'ada')", "interrupted by root\ufffd"),
     ],
 )
 def test_numbers_are_told_in_words(page: Any, call: str, words: str) -> None:

@@ -62,6 +62,7 @@ def test_a_question_is_answered_in_its_cell(page: Any, console: GatewayProcess) 
     page.keyboard.type("Ada")
     page.keyboard.press("Enter")
     expect(cell).to_contain_text("Hello Ada")
+    expect(cell.locator(".cell-outputs")).to_have_text("Your name? Ada\nHello Ada\n")
     ended(cell)
     expect(field).to_have_count(0)
 
@@ -72,9 +73,11 @@ def test_a_password_is_not_shown(page: Any, console: GatewayProcess) -> None:
     cell = run(page, "from getpass import getpass\nprint(len(getpass('Key: ')))")
     field = cell.get_by_label("Key:")
     expect(field).to_have_attribute("type", "password")
-    field.fill("12345")
+    field.fill("w0rd!")
     field.press("Enter")
-    expect(cell).to_contain_text("5")
+    expect(cell.locator(".cell-outputs")).to_have_text("Key: \n5\n")
+    ended(cell)
+    assert b"w0rd!" not in console.get("/v1/sessions/secretive/audit").body
 
 
 def test_the_next_question_has_a_field_of_its_own(page: Any, console: GatewayProcess) -> None:
@@ -221,7 +224,19 @@ def test_a_cell_is_interrupted(page: Any, console: GatewayProcess) -> None:
     expect(cell).to_contain_text("begun")
     cell.get_by_role("button", name="Interrupt").click()
     ended(cell, "interrupted")
+    expect(cell).to_contain_text("interrupted by you")
     expect(cell).to_contain_text("KeyboardInterrupt")
+
+
+def test_an_error_names_the_line_of_its_own_cell(page: Any, console: GatewayProcess) -> None:
+    console.execute("lines", "def divide(one, other):\n    return one / other")
+    show(page, "lines")
+    cell = run(page, "x = 1\n\ndivide(x, 0)")
+    ended(cell, "error")
+    expect(cell.locator("summary")).to_have_text("ZeroDivisionError: division by zero line 3 of this cell")
+    cell = run(page, "x = 1\nx = = 2")
+    ended(cell, "error")
+    expect(cell.locator("summary")).to_contain_text("line 2 of this cell")
 
 
 def test_a_waiting_cell_is_taken_out_of_the_queue(page: Any, console: GatewayProcess) -> None:

@@ -94,6 +94,20 @@ def test_what_jupyterlab_needs_is_told(page: Any, console: GatewayProcess) -> No
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def test_who_interrupted_a_cell_is_told(others: GatewayProcess, browser: Any) -> None:
+    add_user(others, "eve")
+    _, token = create_token(others, "eve")
+    code = "import time; print('begun', flush=True); time.sleep(600)"
+    sent = others.post("/v1/sessions/watched/execute", {"code": code, "wait": False}, token=token)
+    assert sent.status == 202
+    with opened(browser) as page:
+        page.goto(link(others, "#/sessions/watched", token=token))
+        expect(cells(page).first).to_contain_text("begun")
+        assert others.post("/v1/sessions/watched/interrupt?principal=eve").status == 204
+        ended(cells(page).first, "interrupted")
+        expect(cells(page).first).to_contain_text("interrupted by default")
+
+
 def test_a_link_to_a_cell_leads_others_there(others: GatewayProcess, browser: Any) -> None:
     """Whoever may see the session: for an administrator its key alone names one of their own."""
     add_user(others, "ada")

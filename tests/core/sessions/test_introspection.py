@@ -10,19 +10,40 @@ from typing import Any
 
 import pytest
 
-from cellgate.errors import Conflict, ShuttingDown
-from cellgate.sessions.introspection import completion, inspection, variables
+from cellgate.errors import Conflict, NotFound, ShuttingDown
+from cellgate.sessions.introspection import completion, inspection, rows, variables
 from cellgate.sessions.machine import MOST_QUESTIONS
 from cellgate.sessions.session import Session
-from cellgate.wire.answers import Completion, Inspection, VariableList, VariableModel
+from cellgate.wire.answers import (
+    Completion,
+    CutText,
+    Inspection,
+    TableColumn,
+    TableRows,
+    VariableList,
+    VariableModel,
+)
 from cellgate.wire.models import CompleteBody, InspectBody
+from cellgate.wire.queries import RowsQuery
 from cellgate_kernels.base.errors import InvalidInput, KernelBusy, KernelDied
 from cellgate_kernels.kernel.questions import ANSWER_TIMEOUT, VARIABLES
+from cellgate_kernels.kernel.rows import ROWS, Refusal
 from cellgate_kernels.testing import FakeKernel, virtual_time
 from tests.core.world import PRINCIPAL, World
 
 MATCHES = {"status": "ok", "matches": ["print"], "cursor_start": 0, "cursor_end": 2, "metadata": {}}
 CODE = CompleteBody(code="pr")
+PAGE: dict[str, Any] = {
+    "status": "ok",
+    "type": "DataFrame",
+    "columns": [{"name": "a", "type": "str", "kind": "text", "index": False}],
+    "rows": [["x"], [None], [{"text": "y", "length": 300}]],
+    "offset": 0,
+    "total": 3,
+    "all_rows": 4,
+    "first_column": 0,
+    "all_columns": 1,
+}
 
 
 @pytest.fixture
@@ -77,7 +98,71 @@ def test_a_kernel_that_tells_of_none_is_not_asked(world: World, session: Session
     kernel.facts = replace(kernel.facts, tells_variables=False)
     with pytest.raises(Conflict, match="tell of no variables"):
         world.run(variables(session))
-    assert VARIABLES not in kernel.requests
+    with pytest.raises(Conflict, match="tell of no variables"):
+        world.run(rows(session, "table", RowsQuery()))
+    assert not {VARIABLES, ROWS} & set(kernel.requests)
+
+
+def test_an_idle_kernel_tells_of_rows(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.knows[ROWS] = PAGE
+    before = session.to_wire()
+    assert world.run(rows(session, "table", RowsQuery())) == TableRows(
+        name="table",
+        type="DataFrame",
+        columns=[TableColumn(name="a", type="str", kind="text")],
+        rows=[["x"], [None], [CutText(text="y", length=300)]],
+        total=3,
+        all_rows=4,
+        all_columns=1,
+    )
+    after = session.to_wire()
+    assert (after.seq, after.execution_count, after.state) == (before.seq, before.execution_count, "idle")
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_a_refusal_to_tell_of_rows_is_an_error(
+    world: World, session: Session, kernel: FakeKernel, refusal: Refusal
+) -> None:
+    kernel.knows[ROWS] = {"status": "ok", "refused": refusal.value}
+    known = {Refusal.NO_VARIABLE: NotFound, Refusal.NO_COLUMN: InvalidInput, Refusal.BAD_FILTER: InvalidInput}
+    with pytest.raises(known.get(refusal, Conflict)):
+        world.run(rows(session, "table", RowsQuery(sort="a", filter="b", column="c")))
+
+
+@pytest.mark.parametrize("reply", [{"status": "error"}, {"status": "ok"}, {**PAGE, "total": 1}])
+def test_rows_that_make_no_sense_are_refused(
+    world: World, session: Session, kernel: FakeKernel, reply: dict[str, Any]
+) -> None:
+    kernel.knows[ROWS] = reply
+    with pytest.raises(Conflict, match="no answer that makes sense"):
+        world.run(rows(session, "table", RowsQuery()))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "1", "a" * 201, "a\0"])
+def test_rows_of_what_is_no_name_are_refused(
+    world: World, session: Session, kernel: FakeKernel, name: str
+) -> None:
+    with pytest.raises(InvalidInput):
+        world.run(rows(session, name, RowsQuery()))
+    assert ROWS not in kernel.requests
+
+
+def test_while_a_cell_runs_no_rows_are_asked_for(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.knows[ROWS] = PAGE
+
+    async def ask() -> None:
+        running = world.ask("s", "never")
+        await asyncio.sleep(1)
+        before = world.loop.time()
+        with pytest.raises(KernelBusy):
+            await rows(session, "table", RowsQuery())
+        assert world.loop.time() == before
+        session.interrupt()
+        assert running.task is not None
+        await running.task
+
+    world.run(ask())
+    assert ROWS not in kernel.requests
 
 
 @pytest.mark.parametrize("reply", [{"status": "error"}, {"status": "ok"}, {}])

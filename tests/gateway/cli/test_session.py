@@ -194,7 +194,7 @@ def test_variables_are_a_table(shell: Shell, gateway: GatewayProcess, session: s
     gateway.execute(session, "rows = [1, 2, 3]; name = 'Ada'")
     heading, rows, name = shell.lines("session", "variables", session)
     assert heading.split() == ["NAME", "TYPE", "BYTES", "SUMMARY"]
-    assert rows.split() == ["rows", "list", "-", "3", "items"]
+    assert rows.split()[:2] + rows.split()[3:] == ["rows", "list", "3", "items"]
     assert name.split()[:2] + name.split()[3:] == ["name", "str", "'Ada'"]
     told = json.loads(shell.call("session", "variables", session, "--json").stdout)
     assert [each["name"] for each in told["variables"]] == ["rows", "name"]

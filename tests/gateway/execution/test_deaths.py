@@ -129,7 +129,7 @@ def test_a_dead_sessions_stream_tells_the_death(gateway: GatewayProcess, session
             gateway.answer(session, event["execution"])
     types = [event["type"] for event in told]
     assert types[:2] == ["queued", "started"]
-    assert set(types[2:-1]) == {"stream", "input_request"}
+    assert set(types[2:-1]) == {"stream", "input_request", "input_reply"}
     assert types[-1] == "finished"
     assert (told[-1]["status"], told[-1]["error"]["ename"]) == ("died", "KernelDied")
 

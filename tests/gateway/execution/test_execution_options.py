@@ -68,6 +68,22 @@ def test_a_stream_shows_the_question_and_takes_the_answer(gateway: GatewayProces
     assert shown == [("name? ", False), ("word? ", True)]
     [execution] = gateway.get(f"/v1/sessions/{session}/executions").json()["executions"]
     assert gateway.result(session, execution["execution"])["stdout"] == "answer 1 answer 2\n"
+    replies = [event for event in gateway.recorded(session) if event["type"] == "input_reply"]
+    assert [(each["prompt"], each.get("value")) for each in replies] == [
+        ("name? ", "answer 1"),
+        ("word? ", None),
+    ]
+    (cell,) = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"]
+    text = "".join("".join(each["text"]) for each in cell["outputs"])
+    assert text == "name? answer 1\nword? \nanswer 1 answer 2\n"
+
+
+def test_of_a_long_answer_the_beginning_is_recorded(gateway: GatewayProcess, session: str) -> None:
+    execution = gateway.hold(session, "len(input())")
+    gateway.answer(session, execution, "x" * 100_000)
+    assert gateway.ended(session, execution)["text"] == "100000"
+    (reply,) = [event for event in gateway.recorded(session) if event["type"] == "input_reply"]
+    assert reply["value"] == "x" * 10_000
 
 
 def test_answers_that_nobody_asked_for_are_refused(gateway: GatewayProcess, session: str) -> None:

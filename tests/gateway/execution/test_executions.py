@@ -225,6 +225,20 @@ def test_interrupting_a_session_ends_the_running_cell_only(gateway: GatewayProce
     assert gateway.ended(session, waiting)["text"] == "'ran'"
 
 
+def test_who_interrupted_a_cell_is_recorded(gateway: GatewayProcess, session: str) -> None:
+    by_session = begun(gateway, session)
+    gateway.post(f"/v1/sessions/{session}/interrupt")
+    assert gateway.ended(session, by_session)["interrupted_by"] == "default"
+    by_execution = begun(gateway, session)
+    cancel(gateway, session, by_execution)
+    assert gateway.ended(session, by_execution)["interrupted_by"] == "default"
+    by_itself = gateway.execute(session, "raise KeyboardInterrupt")
+    late = gateway.execute(session, "import time; time.sleep(600)", timeout=1)
+    ends = [each for each in gateway.recorded(session) if each["type"] == "finished"]
+    assert [each.get("interrupted_by") for each in ends] == ["default", "default", None, None]
+    assert "interrupted_by" not in by_itself | late
+
+
 def test_interrupting_an_idle_session_harms_nothing(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "x = 1")
     for _ in range(3):

@@ -70,6 +70,15 @@ def assert_no_value(*contents: bytes) -> None:
             assert not any(form in content for content in contents), form
 
 
+def test_an_answer_is_recorded_without_a_secret(gateway: GatewayProcess) -> None:
+    open_session(gateway, "API_KEY")
+    execution = gateway.hold("s", "len(input('key? '))")
+    gateway.answer("s", execution, f"it is {KEY}.")
+    assert gateway.ended("s", execution)["text"] == str(len(KEY) + 7)
+    (reply,) = [event for event in gateway.recorded("s") if event["type"] == "input_reply"]
+    assert (reply["prompt"], reply["value"]) == ("key? ", "it is [secret API_KEY].")
+
+
 async def frames_of(gateway: GatewayProcess, code: str) -> list[bytes]:
     """What a Jupyter client gets, as it comes, while it and others run cells."""
     frames: list[bytes] = []

@@ -37,6 +37,9 @@ def used(gateway: GatewayProcess, session: str) -> str:
     """A session with an event of every kind that needs nothing installed."""
     for code in CELLS:
         gateway.execute(session, code, stdin=["answer"], env={"A": "1"}, timeout=30)
+    execution = gateway.hold(session)
+    gateway.answer(session, execution, "answer")
+    gateway.ended(session, execution)
     gateway.execute(session, WIDGET)
     gateway.execute(session, "1", silent=True)
     gateway.post(f"/v1/sessions/{session}/execute", {"code": "2"}, headers={"Idempotency-Key": "k"})
@@ -90,6 +93,8 @@ def test_answers_are_the_structs(gateway: GatewayProcess, used: str) -> None:
     same(gateway.post(f"{path}/complete", {"code": "prin"}).body, answers.Completion)
     same(gateway.post(f"{path}/inspect", {"code": "print"}).body, answers.Inspection)
     same(gateway.request("PUT", f"{path}/files/c", b"1").body, answers.FileChange)
+    gateway.execute(used, "import numpy; grid = numpy.array([['x' * 500, None]], dtype=object)")
+    same(gateway.get(f"{path}/variables/grid").body, answers.TableRows)
     body = {"blocks": [{"language": "python", "code": "print(1)"}]}
     same(gateway.post(f"{path}/execute-blocks", body).body, answers.BlocksResult)
 

@@ -118,6 +118,8 @@ async def test_input_is_asked_of_and_answered_by_the_requester_alone(
         seen = await second.ended(msg_id)
         assert not any(asked(message) for message in seen)
         assert text(seen) == "it's me\n"
+    replies = [event for event in jupyter.recorded(kernel) if event["type"] == "input_reply"]
+    assert [(each["prompt"], each["value"]) for each in replies] == [("who?", "it's me")]
 
 
 async def test_without_allow_stdin_input_fails_clearly(jupyter: GatewayProcess, kernel: str) -> None:

@@ -19,6 +19,8 @@ structured = np.zeros(2, dtype=[("a", "i4"), ("b", "f8")])
 column = table.a
 number, flag, nothing, large = 6, True, None, 1 << 100_000
 text, raw, items, pairs = "line\\n" * 1000, b"raw", [1, 2], {"one": 1}
+frames = {"one": [np.zeros(250_000)], "same": [table]}
+owned, many = [type("Own", (), {})()], list(range(50_000))
 moment = datetime.date(2024, 2, 29)
 counter = collections.Counter("aab")
 def scale(value, factor=2): return value * factor
@@ -99,21 +101,26 @@ def test_names_are_looked_up(gateway: GatewayProcess, session: str) -> None:
 def test_variables_have_types_and_summaries(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, DATA)
     found = variables(gateway, session)
-    assert found["table"] == {"type": "DataFrame", "summary": "3 rows, 2 columns", "size": 48}
-    assert found["array"] == {"type": "ndarray", "summary": "(3, 4) float32", "size": 48}
-    assert found["structured"] == {"type": "ndarray", "summary": "(2,) 2 fields", "size": 24}
-    assert found["column"] == {"type": "Series", "summary": "3 items int64", "size": 24}
-    assert found["number"] == {"type": "int", "summary": "6"}
-    assert found["flag"] == {"type": "bool", "summary": "True"}
-    assert found["nothing"] == {"type": "NoneType", "summary": "None"}
-    assert found["large"] == {"type": "int", "summary": "100001 bits"}
+    assert found["table"] == {"type": "DataFrame", "summary": "3 rows, 2 columns", "size": 48, "rows": 3}
+    assert found["array"] == {"type": "ndarray", "summary": "(3, 4) float32", "size": 48, "rows": 3}
+    assert found["structured"] == {"type": "ndarray", "summary": "(2,) 2 fields", "size": 24, "rows": 2}
+    assert found["column"] == {"type": "Series", "summary": "3 items int64", "size": 24, "rows": 3}
+    assert found["number"] == {"type": "int", "summary": "6", "size": 28}
+    assert found["flag"] == {"type": "bool", "summary": "True", "size": 28}
+    assert found["nothing"] == {"type": "NoneType", "summary": "None", "size": 16}
+    assert (found["large"]["type"], found["large"]["summary"]) == ("int", "100001 bits")
+    assert 12_500 < found["large"]["size"] < 14_000
     assert found["text"]["summary"].startswith("'line\\nline")
     assert len(found["text"]["summary"]) == 80
     assert found["raw"] == {"type": "bytes", "summary": "b'raw'", "size": 3}
-    assert found["items"] == {"type": "list", "summary": "2 items"}
-    assert found["pairs"] == {"type": "dict", "summary": "1 item"}
-    assert found["moment"] == {"type": "date", "summary": "datetime.date(2024, 2, 29)"}
-    assert found["counter"] == {"type": "Counter", "summary": "2 items"}
+    assert found["items"]["summary"] == "2 items"
+    assert found["items"]["size"] > 2 * found["number"]["size"]
+    assert found["frames"]["size"] > 2_000_000
+    assert found["pairs"]["summary"] == "1 item"
+    assert found["moment"] == {"type": "date", "summary": "datetime.date(2024, 2, 29)", "size": 32}
+    assert found["counter"]["summary"] == "2 items"
+    assert found["owned"] == {"type": "list", "summary": "1 item"}, "it has a value of an unknown type in it"
+    assert found["many"] == {"type": "list", "summary": "50000 items"}
     assert found["scale"] == {"type": "function", "summary": "(value, factor)"}
     assert found["np"]["type"] == "module"
     assert list(found)[:4] == ["collections", "datetime", "np", "pd"]

@@ -91,9 +91,12 @@ def test_of_too_much_documentation_the_rest_is_told() -> None:
 
 
 def test_variables_are_on_one_line() -> None:
-    told = [{"name": "a", "type": "in\tt", "summary": "1\n\u202e2", "size": 5, "more": 1}, {"name": "b"}]
+    told = [
+        {"name": "a", "type": "in\tt", "summary": "1\n\u202e2", "size": 5, "rows": 2, "more": 1},
+        {"name": "b"},
+    ]
     assert variables_of({"variables": told, "truncated": False}) == KernelVariables(
-        [Variable("a", "in?t", "1??2", 5), Variable("b")]
+        [Variable("a", "in?t", "1??2", 5, 2), Variable("b")]
     )
 
 
@@ -106,6 +109,7 @@ def test_variables_are_on_one_line() -> None:
         {"name": "a", "summary": "x" * 201},
         {"name": "a", "size": -1},
         {"name": "a", "size": 2**60},
+        {"name": "a", "rows": -1},
         {"name": "a", "type": None},
         "a",
     ],

@@ -86,7 +86,7 @@ class KernelInterruptHandler(KernelBase):
     @requires(Permission.RUN)
     async def post(self, wanted: str) -> None:
         """204, even if nothing runs; the body is ignored."""
-        self.session_of(wanted).interrupt()
+        self.session_of(wanted).interrupt(self.principal.name)
         self.set_status(204)
 
 

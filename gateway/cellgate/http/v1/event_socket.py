@@ -144,7 +144,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             session.runs.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
             return command.input.execution
         if command.execute is None:
-            session.interrupt()
+            session.interrupt(self.principal.name)
             return UNSET
         request = checked_cell(self, command.execute, interactive=True)
         request = self.services.sessions.terms.in_language(

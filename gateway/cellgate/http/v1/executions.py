@@ -286,7 +286,7 @@ class CancelHandler(BaseHandler):
         if session is None or session.runs.find(execution) is None:
             await self.services.sessions.archive.find(self.owner, key, execution)
             raise Conflict("This execution has ended already")
-        session.stop(execution)
+        session.stop(execution, by=self.principal.name)
         self.set_status(204)
 
 

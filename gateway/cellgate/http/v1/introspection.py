@@ -1,6 +1,6 @@
-"""/v1/sessions/{s}/complete, /inspect and /variables: what a session's idle kernel knows, without a cell.
+"""/v1/sessions/{s}/complete, /inspect, /variables and below it: what a session's idle kernel knows.
 
-``sessions.introspection`` asks the kernel; these handlers only pass requests on.
+No cell is run for it. ``sessions.introspection`` asks the kernel; these handlers only pass requests on.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
 from cellgate.identity.principal import Permission
-from cellgate.sessions.introspection import completion, inspection, variables
+from cellgate.sessions.introspection import completion, inspection, rows, variables
 from cellgate.sessions.session import Session
-from cellgate.wire.answers import Completion, Inspection, VariableList
+from cellgate.wire.answers import Completion, Inspection, TableRows, VariableList
 from cellgate.wire.models import CompleteBody, InspectBody
+from cellgate.wire.queries import RowsQuery
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 
 ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
@@ -85,3 +86,26 @@ class VariablesHandler(_SessionHandler):
         found = await variables(self._session(key))
         sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)
         await self.answer_large(found, sum(sizes))
+
+
+class RowsHandler(_SessionHandler):
+    """The rows of a table among the variables."""
+
+    @operation(
+        "read_rows",
+        "Read a table's rows",
+        Answer(200, "A page of rows, with their columns.", {JSON: TableRows}),
+        description=(
+            "Asks the session's kernel, which must be one of Python and idle: 409 `busy` while a cell runs or"
+            " waits. Tables are data frames, series and arrays of pandas, Polars, PyArrow and NumPy: 409"
+            " `conflict` for another variable. The page begins at `offset`; the next one at `offset` and the"
+            " number of rows. Nothing is recorded, and no cell is counted. It counts as a use of the session."
+        ),
+        query=RowsQuery,
+        errors=(*ASKS, Conflict),
+        needs=Permission.RUN,
+    )
+    async def get(self, key: str, name: str) -> None:
+        found = await rows(self._session(key), name, self.query(RowsQuery))
+        # A cell has at most 200 characters, and most have few.
+        await self.answer_large(found, 10 * len(found.rows) * len(found.columns))

@@ -145,7 +145,8 @@ class InterruptHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.services.sessions.manager.live(self.owner, check_session_key(key)).interrupt()
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
+        session.interrupt(self.principal.name)
         self.set_status(204)
 
 

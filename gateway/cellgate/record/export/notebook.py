@@ -258,6 +258,11 @@ class _Cell:
                 change = _packages(row.body)
                 packages = msgspec.to_builtins(change.packages)
                 self.flags.setdefault("packages", []).append({"action": change.action, "packages": packages})
+            case "input_reply" if outputs:
+                # As Jupyter's own front ends keep it.
+                reply = _decode(row.body)
+                shown = {"name": "stdout", "text": f"{reply['prompt']}{reply.get('value', '')}\n"}
+                self.area.apply("stream", shown)
             case event_type if outputs:
                 self.area.apply(event_type, _decode(row.body))
 

@@ -120,7 +120,7 @@ function Timing({ state, log }) {
   return html`
     ${state.durationMs !== null && html`<span class="faint" title=${moment(state.finishedAt)}>${duration(state.durationMs)}</span>`}
     ${state.queueMs !== null && state.queueMs > 1000 && html`<span class="faint">waited ${duration(state.queueMs)}</span>`}
-    ${state.cause && html`<span class="faint">${because(state.cause)}</span>`}
+    ${state.cause && html`<span class="faint">${because(state.cause, state.interruptedBy, me.value?.principal)}</span>`}
   `;
 }
 

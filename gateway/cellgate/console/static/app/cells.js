@@ -9,6 +9,7 @@
  *   position: number | null, waitingFor: string | null, silent: boolean, from: string | null,
  *   asking: {prompt: string, password: boolean, seq: number} | null,
  *   shown: import("./cell_outputs.js").Shown, problem: string | null, truncated: boolean, memoryKills: number, replaced: string | null, undone: boolean,
+ *   interruptedBy: string | null,
  *   files: {path: string, action: string}[], packages: string[],
  * }} CellState
  */
@@ -53,6 +54,7 @@ export function unloaded(status, queuedAt) {
     memoryKills: 0,
     replaced: null,
     undone: false,
+    interruptedBy: null,
     files: [],
     packages: [],
   };
@@ -80,6 +82,11 @@ export function reduceCell(cell, event) {
       };
     case "input_request":
       return { ...cell, asking: { prompt: String(event.prompt), password: event.password === true, seq: event.seq } };
+    case "input_reply": {
+      // A password is never told.
+      const text = `${event.prompt}${event.value ?? ""}\n`;
+      return { ...cell, asking: null, shown: reduce(cell.shown, { type: "stream", name: "stdout", text }) };
+    }
     case "file":
       if (cell.files.length >= MOST_FILES) return cell;
       return { ...cell, files: [...cell.files, { path: String(event.path), action: String(event.action) }] };
@@ -128,6 +135,7 @@ function finished(cell, event) {
     ...cell,
     status: event.status,
     cause: event.cause ?? null,
+    interruptedBy: event.interrupted_by ?? null,
     count: event.execution_count ?? cell.count,
     startedAt: event.started_at ?? cell.startedAt,
     finishedAt: event.finished_at ?? event.at,

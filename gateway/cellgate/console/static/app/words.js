@@ -113,5 +113,10 @@ const CAUSES = new Map(
   }),
 );
 
-/** @param {string | null | undefined} cause */
-export const because = (cause) => (cause ? CAUSES.get(cause) || cause.replaceAll("_", " ") : "");
+/**
+ * @param {string | null | undefined} cause
+ * @param {string | null} [by] Who interrupted it.
+ * @param {string} [reader] Who looks.
+ */
+export const because = (cause, by, reader) =>
+  by ? `interrupted by ${by === reader ? "you" : seen(by)}` : cause ? CAUSES.get(cause) || cause.replaceAll("_", " ") : "";

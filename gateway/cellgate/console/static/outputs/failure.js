@@ -10,6 +10,17 @@ const LONGEST_LINE = 1000;
 /** Characters of it that are read: colours take more than what is shown. */
 const MOST_READ = 20 * LONGEST_LINE;
 
+const PLACE = /^ {0,4}Cell In\[(\d+)\], line (\d+)/gm;
+
+/**
+ * The line of the cell itself at which its error came up: a traceback begins with the cell. Pure.
+ * @param {string} text
+ */
+export function lineOf(text) {
+  const places = [...plain(text.slice(0, MOST_READ)).matchAll(PLACE)];
+  return places.findLast(([, cell]) => cell === places[0][1])?.[2];
+}
+
 /** @param {{ename: string, evalue: string, traceback: string[]}} output */
 export function tracebackOf({ ename, evalue, traceback }) {
   return traceback.length ? traceback.join("\n") : `${ename}: ${evalue}`;
@@ -23,8 +34,9 @@ export function Failure({ output }) {
   const line = plain(told.slice(0, MOST_READ));
   const cut = line.length > LONGEST_LINE || told.length > MOST_READ;
   const short = cut ? `${line.slice(0, LONGEST_LINE)} …` : line;
+  const at = lineOf(text);
   return html`<details class="out-error">
-    <summary><span class="out-last-line">${short}</span></summary>
+    <summary><span class="out-last-line">${short}</span>${at && html` <span class="out-place">line ${at} of this cell</span>`}</summary>
     <${Text} text=${text} label="Traceback" kind="traceback" name="traceback.txt" />
   </details>`;
 }
