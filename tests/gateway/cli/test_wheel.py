@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -159,6 +163,69 @@ def test_the_client_alone_talks_to_a_gateway(
     ]:
         done = command(*words)
         assert (done.returncode, told in done.stdout) == (0, True), (words, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def newer(wheel: Path, tmp_path: Path) -> Path:
+    """The wheel of the next version, made of the same sources."""
+    (sources,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sources) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.glob("cellgate-*")
+    project = folder / "pyproject.toml"
+    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.1"', 1))
+    run_uv("build", "--quiet", "--wheel", "--out-dir", tmp_path / "newer", folder)
+    (built,) = (tmp_path / "newer").glob("*.whl")
+    return built
+
+
+@pytest.mark.nightly
+def test_an_upgrade_and_the_way_back(wheel: Path, newer: Path, tmp_path: Path, kernel_prefix: Path) -> None:
+    """As the guide on deployment has it: stop, copy the data, install, start, check; and back by the copy."""
+    environment, data, copy = tmp_path / "environment", tmp_path / "data", tmp_path / "data-before"
+    make_environment(environment, f"{wheel}[server]")
+    command = environment / "bin" / "cellgate"
+    options = {"kernel_dirs": json.dumps([str(kernel_prefix / "kernels")])}
+
+    def install(upgrade: Path) -> None:
+        python = environment / "bin" / "python"
+        run_uv("pip", "install", "--quiet", "--reinstall-package", "cellgate", "--python", python, upgrade)
+
+    def called(*words: str) -> str:
+        done = run(command, *words, "--data-dir", data, cwd=tmp_path)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    @contextmanager
+    def served() -> Iterator[GatewayProcess]:
+        gateway = GatewayProcess(data, command=command, cwd=tmp_path, **options)
+        try:
+            yield gateway
+            assert gateway.stop() == 0, gateway.log.read_text()
+        finally:
+            gateway.kill()
+
+    with served() as gateway:
+        assert gateway.get("/v1/info").json()["version"] == "0.1.0"
+        gateway.execute("work", "x = 42; open('a.txt', 'w').write('kept')")
+        before = gateway.result("work", gateway.execute("work", "print(x)")["execution"])
+    shutil.copytree(data, copy, symlinks=True)
+    install(newer)
+    assert "valid" in called("verify")
+    with served() as gateway:
+        assert gateway.get("/v1/info").json()["version"] == "0.1.1"
+        assert gateway.result("work", before["execution"]) == before
+        after = gateway.execute("work", "print(open('a.txt').read(), 'x' in globals())")
+        assert (after["stdout"], after["kernel"]["replaced"]) == ("kept False\n", True)
+        assert after["kernel"]["cause"] == "gateway_shutdown"
+    assert "valid" in called("verify")
+    shutil.rmtree(data)
+    copy.rename(data)
+    install(wheel)
+    with served() as gateway:
+        assert gateway.get("/v1/info").json()["version"] == "0.1.0"
+        assert gateway.execute("work", "print(open('a.txt').read())")["stdout"] == "kept\n"
+        assert gateway.result("work", before["execution"]) == before
 
 
 @pytest.mark.parametrize("command", ["serve", "setup", "image", "record"])
