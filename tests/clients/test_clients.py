@@ -87,6 +87,12 @@ def test_the_documented_recipe_for_papermill_with_a_notebook_that_names_no_kerne
 
 
 @pytest.mark.nightly
+def test_the_documented_recipe_for_nbconvert(jupyter: GatewayProcess, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "connect-jupyter-clients.md"
+    assert run_client(jupyter, "nbconvert_command.py", tmp_path, str(page)) == {"made": True}
+
+
+@pytest.mark.nightly
 def test_nbclient_without_a_token(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
     """As it comes: Jupyter Server's headless client sends no token with its WebSocket."""
     gateway = start_gateway(pool_size=1, no_auth=True)
