@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_network
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from docker.api.client import APIClient
+from traitlets.config import Config
 
 from tests.clients.hubs import CONFIG, DEPLOY, NEWEST, Hub, given_to, program_of, running, running_hub
 from tests.clients.processes import ENVIRONMENT, SCRIPTS
@@ -118,6 +121,31 @@ def test_containers_of_docker_spawner(tmp_path: Path, docker: None) -> None:
         for volume in client.volumes(filters={"name": "cellgate-ada"})["Volumes"] or ():
             client.remove_volume(volume["Name"])
         client.close()
+
+
+def node_in_swarm(user: str, *nodes: str) -> str:
+    """The node of a user's servers, by the configuration for a swarm."""
+    path = DEPLOY / "swarm" / "jupyterhub_config.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CELLGATE_NODES", " ".join(nodes))
+        found = runpy.run_path(str(path), {"get_config": Config})
+    spawner = SimpleNamespace(template_namespace=lambda: {"username": user, "servername": ""})
+    found["keep"](spawner)
+    (mount,) = spawner.extra_container_spec["mounts"]
+    assert (mount["Type"], mount["Source"]) == ("volume", f"cellgate-{user}-")
+    (constraint,) = spawner.extra_placement_spec["constraints"]
+    return str(constraint.removeprefix("node.hostname == "))
+
+
+def test_a_user_of_a_swarm_stays_on_a_node_that_stays() -> None:
+    """In whatever order they are named, and unless a new one takes the user over."""
+    users = [f"user-{number}" for number in range(60)]
+    before = [node_in_swarm(user, "a", "b", "c") for user in users]
+    assert set(before) == {"a", "b", "c"}
+    assert [node_in_swarm(user, "c", "b", "a") for user in users] == before
+    for user, was in zip(users, before, strict=True):
+        assert node_in_swarm(user, "a", "b", "c", "d") in {was, "d"}
+        assert was == "c" or node_in_swarm(user, "a", "b") == was
 
 
 @contextmanager

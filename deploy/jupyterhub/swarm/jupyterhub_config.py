@@ -5,10 +5,11 @@ and an attachable overlay network: `docker network create --driver overlay --att
 runs in that network, as a service of the swarm itself, on a manager and with its engine's socket.
 """
 
+import asyncio
 import os
 from hashlib import sha256
 
-from docker.types import DriverConfig, Mount
+from docker.types import DriverConfig, Mount, RestartPolicy
 
 c = get_config()  # noqa: F821 - defined by traitlets
 
@@ -19,6 +20,8 @@ c.SwarmSpawner.network_name = os.environ.get("HUB_NETWORK", "cellgate")
 c.SwarmSpawner.use_internal_ip = True
 # The name of a service leads to its only task, without a virtual address in between.
 c.SwarmSpawner.extra_endpoint_spec = {"mode": "dnsrr"}
+# The Hub starts servers, and has to know of each that ends.
+c.SwarmSpawner.extra_task_spec = {"restart_policy": RestartPolicy(condition="none")}
 c.SwarmSpawner.mem_limit = "4G"
 c.SwarmSpawner.cpu_limit = 2
 
@@ -43,7 +46,16 @@ def keep(spawner):
         spawner.extra_placement_spec = {"constraints": [f"node.hostname == {node}"]}
 
 
+async def wait_for_end(spawner):
+    """Wait until the container of a removed service has ended: the next server needs its volume."""
+    for _ in range(60):
+        if not await spawner.docker("tasks", filters={"name": f"{spawner.service_name}."}):
+            return
+        await asyncio.sleep(0.5)
+
+
 c.SwarmSpawner.pre_spawn_hook = keep
+c.SwarmSpawner.post_stop_hook = wait_for_end
 
 # The Hub listens on all addresses of its container, and is reached by its service's name.
 c.JupyterHub.hub_ip = "0.0.0.0"  # noqa: S104 - of its container
