@@ -17,7 +17,7 @@ from cellgate.errors import StorageError, StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
 from cellgate.execution.resumed import RecordedOutputs
-from cellgate.quotas.account import CellPlace
+from cellgate.quotas.usage import CellPlace
 from cellgate.record.events import EventLog
 from cellgate.record.rows import ExecutionRow
 from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED

@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 
 from cellgate.errors import reasons, statuses
 from cellgate.http.listener.client_pace import Late, StreamPhase
-from cellgate.quotas.account import COUNTED
+from cellgate.quotas.usage import COUNTED
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.pool.pool import ClaimEnd
 from cellgate_kernels.protocol.execution import Status

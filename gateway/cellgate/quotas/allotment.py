@@ -9,7 +9,7 @@ gateway that lacks some asks at once; others give back what they don't use withi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Protocol
@@ -239,3 +239,12 @@ class ClusterAllotments(Protocol):
 
     def soon(self, principal: str) -> None:
         """Have the principal's part looked at soon. Returns at once, and raises nothing."""
+
+
+class AsksForMore(Protocol):
+    """Asks `cluster` for this gateway's parts."""
+
+    cluster: ClusterAllotments
+
+    def ask_for_more(self, name: str, length: int) -> Awaitable[None] | None:
+        """Await the result, if any, before a principal's request with a body of this length is counted."""

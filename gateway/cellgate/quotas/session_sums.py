@@ -1,6 +1,6 @@
 """What a principal's live sessions use together here, compared with its quotas before one is opened.
 
-A part of an ``account``. In a cluster these sums are over all gateways: a reservation counts for the others
+A part of ``usage``. In a cluster these sums are over all gateways: a reservation counts for the others
 once it is confirmed.
 """
 
@@ -108,14 +108,9 @@ class SessionSums:
             asked = "" if quota == "sessions" else f", and {needs} {_plain(more)}"
             raise self.refusal(quota, limit, used, f"are used by live sessions{asked}: {advice}")
 
-    # The record
-
     def check_record(self) -> None:
         """Raise PrincipalQuotaExceeded when the record is full."""
-        limit = self.quotas.record
-        if limit is not None and self.record is not None and self.record >= limit:
-            advice = "nothing more is recorded until an administrator purges some of its sessions"
-            raise self.refusal("record", limit, self.record, f"are taken by its record: {advice}")
+        raise NotImplementedError
 
     # Refusals
 

@@ -25,6 +25,7 @@ from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.services import Services
 from cellgate.http.tracing import Tracer
 from cellgate.identity.principal import DEFAULT
+from cellgate.quotas.allotting import Allotting
 from cellgate.record.store.opening import record_address
 from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
@@ -270,8 +271,9 @@ def _share_quotas(services: Services) -> None:
     if cluster is not None:
         usage.cluster = cluster.uses
         cluster.uses.publish_own = usage.publish
-        usage.allotments = cluster.allotments
-        cluster.allotments.top_up, cluster.allotments.renew = usage.top_up, usage.renew
+        allotting = Allotting(usage, cluster.allotments)
+        usage.allotting = allotting
+        cluster.allotments.top_up, cluster.allotments.renew = allotting.top_up, allotting.renew
 
 
 def _load(services: Services) -> Load:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cellgate.errors import StorageError
-from cellgate.quotas.account import Account
+from cellgate.quotas.usage import Account
 from cellgate.record.events import EventLog
 from cellgate.record.store.interface import EventStore
 from cellgate.sessions.queue import SessionRuns

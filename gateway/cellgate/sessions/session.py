@@ -27,7 +27,7 @@ from cellgate.ports.table import SessionPorts
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.processes.table import SessionProcesses
-from cellgate.quotas.account import Account, CellPlace
+from cellgate.quotas.usage import Account, CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.sessions.checkpoints import RolledBack
 from cellgate.sessions.decisions import machine_of

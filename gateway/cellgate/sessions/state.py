@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cellgate.packages.cells import CellPackages
     from cellgate.ports.table import SessionPorts
     from cellgate.processes.table import SessionProcesses
-    from cellgate.quotas.account import Account
+    from cellgate.quotas.usage import Account
     from cellgate.record.rows import SessionRow
     from cellgate.record.store.interface import EventStore
     from cellgate.sessions.checkpoints import Checkpoint, RolledBack

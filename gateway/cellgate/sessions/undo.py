@@ -16,7 +16,7 @@ from pathlib import Path
 from cellgate.errors import Conflict, NotFound, SnapshotsFull
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.snapshots import Snapshots
-from cellgate.quotas.account import Account
+from cellgate.quotas.usage import Account
 from cellgate.sessions.checkpoints import (
     DENSE,
     Checkpoint,

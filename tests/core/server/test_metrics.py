@@ -25,7 +25,7 @@ from cellgate.http.metrics import (
     Metrics,
     Problem,
 )
-from cellgate.quotas.account import COUNTED
+from cellgate.quotas.usage import COUNTED
 from cellgate.record.store.sqlite.redo import LOG_BYTES
 from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.meter import KernelMeter

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cellgate.files.snapshots import Snapshots
-from cellgate.quotas.account import Account
 from cellgate.quotas.quotas import Quotas
+from cellgate.quotas.usage import Account
 from cellgate.sessions import undo
 from cellgate.sessions.checkpoints import Position
 from cellgate.sessions.undo import SessionUndo

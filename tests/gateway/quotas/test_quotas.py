@@ -11,7 +11,7 @@ from tornado.httpclient import HTTPRequest
 
 from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store.opening import open_users
-from cellgate.quotas.account import COUNTED
+from cellgate.quotas.usage import COUNTED
 from tests.conftest import NO_ENGINE, serving
 from tests.support.commands import refusal
 from tests.support.server import TOKEN, GatewayProcess, Response, together, until

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow, StorageError
-from cellgate.quotas.account import CellPlace
 from cellgate.quotas.allotment import KEEP_SECONDS, SUMMED, ClusterAllotments, Flow, HeldPart, Limits
+from cellgate.quotas.allotting import Allotting
 from cellgate.quotas.quotas import Policy, Quotas
-from cellgate.quotas.usage import Usage
+from cellgate.quotas.usage import CellPlace, Usage
 from tests.support.clock import Clock
 
 BEAT = 3.0
@@ -51,7 +51,8 @@ class Node(ClusterAllotments):
         self.due: list[str] = []
         self.places: list[CellPlace] = []
         self.usage = Usage(parts.policy, clock=parts.clock)
-        self.usage.allotments = self
+        self.allotting = Allotting(self.usage, self, parts.clock)
+        self.usage.allotting = self.allotting
 
     def others(self) -> Sequence[HeldPart]:
         return tuple(part for name, part in self.parts.held.items() if name != self.name)
@@ -83,11 +84,11 @@ class Node(ClusterAllotments):
     async def settle(self) -> None:
         while self.due:
             with suppress(StorageError):
-                await self.usage.top_up(self.due.pop())
+                await self.allotting.top_up(self.due.pop())
 
     async def renew(self) -> None:
         with suppress(StorageError):
-            await self.usage.renew()
+            await self.allotting.renew()
         await self.settle()
 
     async def request(self, length: int = 0) -> bool:

@@ -15,10 +15,9 @@ from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.fairness.minute import MINUTE, SLOT, Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
-from cellgate.quotas.account import COUNTED, Account, CellPlace, Use
 from cellgate.quotas.cluster_uses import NOTHING, ClusterUses, Sums
 from cellgate.quotas.quotas import Policy, Quotas
-from cellgate.quotas.usage import FIRST_SWEEP, Usage
+from cellgate.quotas.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage, Use
 from cellgate_kernels.base.resources import GIB, MIB, ResourceLimits
 from cellgate_kernels.testing.clock import VirtualTimeLoop
 from tests.support.clock import Clock

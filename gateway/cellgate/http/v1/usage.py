@@ -8,7 +8,7 @@ from __future__ import annotations
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
 from cellgate.identity.principal import Permission
-from cellgate.quotas.account import Account
+from cellgate.quotas.usage import Account
 from cellgate.wire.answers import PrincipalUse, QuotaUse, UsagePage
 from cellgate.wire.queries import UsageQuery
 
