@@ -22,7 +22,7 @@ NOT_THERE = {
     "get_output",
     "answer_input",
     "cancel_execution",
-    "read_rows",
+    "list_rows",
     "get_process",
     "write_process_input",
     "signal_process",

@@ -92,8 +92,8 @@ class RowsHandler(_SessionHandler):
     """The rows of a table among the variables."""
 
     @operation(
-        "read_rows",
-        "Read a table's rows",
+        "list_rows",
+        "List a table's rows",
         Answer(200, "A page of rows, with their columns.", {JSON: TableRows}),
         description=(
             "Asks the session's kernel, which must be one of Python and idle: 409 `busy` while a cell runs or"
