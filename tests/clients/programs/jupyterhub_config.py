@@ -16,10 +16,9 @@ if given["deploy"]:
     if c.JupyterHub.spawner_class.endswith("LocalProcessSpawner"):
         # Where Cellgate is on this machine, and what its tests need to know.
         c.Spawner.cmd = given["command"]
-c.JupyterHub.bind_url = f"http://{given['public_ip']}:{given['public']}"
+c.JupyterHub.bind_url = f"http://127.0.0.1:{given['public']}"
 c.JupyterHub.hub_bind_url = f"http://{given['hub_ip']}:{given['hub']}"
-if given["hub_ip"] != "0.0.0.0":
-    c.JupyterHub.hub_connect_ip = given["hub_ip"]
+c.JupyterHub.hub_connect_ip = given["hub_ip"]
 c.JupyterHub.db_url = f"sqlite:///{given['folder']}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = f"{given['folder']}/cookie_secret"
 # The test starts the proxy: a Hub that starts it gives up after ten seconds, which a busy machine may need.
