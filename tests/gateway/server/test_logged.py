@@ -117,7 +117,12 @@ def test_a_gateways_life_is_told_in_one_line_each(start_gateway: StartGateway, t
     # A quota refuses; a client leaves, and its cell goes on.
     assert gateway.post("/v1/sessions", {"session": "s"}).status == 201
     assert gateway.post("/v1/sessions", {"session": "another"}).status == 403
-    [refused] = [each for each in events(gateway) if each.get("reason") == "quota_exceeded"]
+
+    def refusals() -> list[dict[str, Any]]:
+        return [each for each in events(gateway) if each.get("reason") == "quota_exceeded"]
+
+    # The line follows the answer.
+    [refused] = until(refusals, "the refusal is not logged")
     assert (refused["quota"], refused["principal"]) == ("sessions", "default")
     connection = gateway.connect()
     headers = {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"}
