@@ -71,7 +71,11 @@ def everything(gateway: GatewayProcess) -> Any:
 
 
 def life(gateway: GatewayProcess, other: GatewayProcess, *at: str) -> None:
-    """A user's life by one gateway, as another one and the commands see it."""
+    """A user's life by one gateway, as another one and the commands see it; the other one learns it soon."""
+
+    def seen(status: int, **said: str) -> bool:
+        told = other.get("/v1/me", token=token)
+        return told.status == status and said.items() <= told.json().items()
 
     def listed(*words: str) -> Any:
         return json.loads(cellgate(*words, "--json", *at).stdout)
@@ -87,28 +91,29 @@ def life(gateway: GatewayProcess, other: GatewayProcess, *at: str) -> None:
     without = {name: value for name, value in made.json().items() if name != "token"}
     assert without == listed("token", "list", "--user=ada")[0]
     assert (without["scopes"], without["sessions"]) == ("run,read", "agent-*")
-    assert other.get("/v1/me", token=token).json()["principal"] == "ada"
+    until(lambda: seen(200, principal="ada"), "the other gateway does not know the token", 10)
     set_ = put(gateway, "/v1/users/ada/secrets/KEY", {"value": VALUE})
     assert set_.status == 200
     assert [set_.json()] == listed("secret", "list", "--user=ada")
     assert gateway.get("/v1/users/ada/secrets").json() == {"secrets": [set_.json()]}
     assert patch(gateway, "/v1/users/ada", {"role": "auditor"}).json()["role"] == "auditor"
-    assert other.get("/v1/me", token=token).json()["role"] == "auditor"
+    until(lambda: seen(200, role="auditor"), "the other gateway does not know the role", 10)
     changed = patch(gateway, "/v1/users/ada", {"role": "user", "disabled": True})
     assert (changed.json()["role"], changed.json()["state"]) == ("user", "disabled")
-    assert other.get("/v1/me", token=token).status == 401
+    until(lambda: seen(401), "the other gateway lets a disabled user in", 10)
     refused(gateway.post("/v1/users/ada/tokens"), 409, "conflict", "disabled")
     assert patch(gateway, "/v1/users/ada", {"disabled": False}).json()["state"] == "active"
-    assert other.get("/v1/me", token=token).status == 200
+    until(lambda: seen(200), "the other gateway refuses an enabled user", 10)
     assert gateway.delete(f"/v1/users/ada/tokens/{without['id']}").status == 204
-    assert other.get("/v1/me", token=token).status == 401
+    until(lambda: seen(401), "the other gateway lets a revoked token in", 10)
     assert gateway.get("/v1/users/ada/tokens").json()["tokens"][0]["revoked_at"] is not None
     assert gateway.delete("/v1/users/ada/secrets/KEY").status == 204
     refused(gateway.delete("/v1/users/ada/secrets/KEY"), 404, "not_found", "'KEY'")
     assert gateway.delete("/v1/users/ada").status == 204
     for path in ("", "/tokens", "/secrets"):
         refused(gateway.get(f"/v1/users/ada{path}"), 404, "not_found", "'ada'")
-    assert other.get("/v1/users").json() == {"users": [], "next": None}
+    nobody = {"users": [], "next": None}
+    until(lambda: other.get("/v1/users").json() == nobody, "the other gateway lists a removed user", 10)
     done = [
         "user_added",
         "token_created",
