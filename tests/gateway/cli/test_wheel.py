@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,8 +168,7 @@ def test_the_client_alone_talks_to_a_gateway(
 def newer(wheel: Path, tmp_path: Path) -> Path:
     """The wheel of the next version, made of the same sources."""
     (sources,) = wheel.parent.glob("*.tar.gz")
-    with tarfile.open(sources) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(sources, tmp_path)
     (folder,) = tmp_path.glob("cellgate-*")
     project = folder / "pyproject.toml"
     project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.1"', 1))
