@@ -336,6 +336,7 @@ def _used_up() -> NotAuthenticated:
 class ProviderHandler(_VisitHandler):
     """To the identity provider, to be signed in there."""
 
+    is_get_safe = False
     called = "identity provider"
     cause = "oidc"
 

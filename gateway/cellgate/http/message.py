@@ -107,13 +107,20 @@ def says_nothing(body: bytes) -> bool:
 
 
 class AnswersHead(RequestHandler):
-    """A handler that answers HEAD wherever it answers GET."""
+    """A handler that answers HEAD wherever it answers GET, except where GET changes something."""
+
+    is_get_safe: ClassVar[bool] = True
+    """Whether GET changes nothing (RFC 9110, section 9.2.1); a link that signs in does change something."""
 
     def __init_subclass__(cls) -> None:
         """Let HEAD do what GET does, without the body (RFC 9110, section 9.3.2); a class may have its own."""
         super().__init_subclass__()
-        if "get" in vars(cls) and "head" not in vars(cls) and not issubclass(cls, WebSocketHandler):
+        if "get" in vars(cls) and "head" not in vars(cls) and cls._has_head():
             cls.head = cls.get
+
+    @classmethod
+    def _has_head(cls) -> bool:
+        return cls.is_get_safe and not issubclass(cls, WebSocketHandler)
 
 
 @stream_request_body

@@ -62,6 +62,14 @@ def test_a_stream_s_head_does_not_follow(gateway: GatewayProcess, accept: str) -
             assert answer.headers["Content-Type"].startswith(accept)
 
 
+@pytest.mark.parametrize(
+    "path", ["/console/oidc", "/console/oidc/callback?code=x", "/console/hub", "/oauth_callback?code=x"]
+)
+def test_a_preview_of_a_link_signs_nobody_in(gateway: GatewayProcess, path: str) -> None:
+    answer = gateway.request("HEAD", path)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET")
+
+
 def test_a_web_socket_has_no_head(gateway: GatewayProcess) -> None:
     gateway.execute("head-socket", "1")
     assert gateway.request("HEAD", "/v1/sessions/head-socket/ws").status == 405
