@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -166,6 +167,17 @@ def test_analysis_gives_the_same_outputs_through_the_gateway_as_with_nbclient(
         assert ours == [comparable(output) for output in cell.outputs], f"cell {cell.id}"
         assert result["execution_count"] == cell.execution_count
     assert sum(len(images(result["outputs"])) for result in results) >= LEAST_FIGURES
+
+
+def test_quickstart_finds_the_gateway_of_the_readme() -> None:
+    """Its address and token are those of README's first command, unless variables name others."""
+    source = next(cell.source for cell in code_cells(read(QUICKSTART)) if "TOKEN = " in cell.source)
+    assigned = [line for line in source.splitlines() if line.startswith(("URL = ", "TOKEN = "))]
+    found: dict[str, Any] = {"os": SimpleNamespace(environ={})}
+    exec("\n".join(assigned), found)
+    readme = (NOTEBOOKS.parent / "README.md").read_text()
+    assert f"$ CELLGATE_TOKEN={found['TOKEN']} make run\n" in readme
+    assert f"serves at {found['URL']}\n" in readme
 
 
 def test_quickstart_runs_against_a_gateway(gateway: GatewayProcess, tmp_path: Path) -> None:
