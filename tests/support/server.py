@@ -241,6 +241,10 @@ class GatewayProcess:
         until(asked, "the cell does not ask for input")
         return execution
 
+    def logged(self) -> list[str]:
+        """Return the lines of the log, without one that is still being written."""
+        return self.log.read_text().split("\n")[:-1]
+
     def printed(self, session: str, text: str) -> bool:
         """Whether a session that may not be there yet has printed this.
 

@@ -49,7 +49,7 @@ def logged_client(gateway: GatewayProcess, path: str) -> str:
     """The client's address in the log line of the request for this path."""
 
     def found() -> str | None:
-        lines = [line for line in gateway.log.read_text().splitlines() if f"GET {path} " in line]
+        lines = [line for line in gateway.logged() if f"GET {path} " in line]
         return json.loads(lines[-1])["client"] if lines else None
 
     return until(found, "the request is not logged")

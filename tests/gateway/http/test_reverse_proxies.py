@@ -184,7 +184,7 @@ def test_the_client_s_address_is_seen_and_can_t_be_forged(proxied: Proxied) -> N
             assert (answer.status, json.loads(answer.read())["reason"]) == (404, "not_found")
 
         def logged(path: str = path) -> str | None:
-            lines = [line for line in proxied.gateway.log.read_text().splitlines() if f"GET {path} " in line]
+            lines = [line for line in proxied.gateway.logged() if f"GET {path} " in line]
             return json.loads(lines[-1])["client"] if lines else None
 
         assert until(logged, "the request is not logged") == CLIENT

@@ -108,7 +108,7 @@ def test_a_cell_that_ends_within_the_grace_is_answered_and_no_new_work_is_taken(
         result = answer.result(60)
     assert (result["status"], result["cause"], result["text"]) == ("ok", None, "begun\ndone\n")
     has_ended(gateway, kernels)
-    probes = [line for line in gateway.log.read_text().splitlines() if "GET /readyz 503" in line]
+    probes = [line for line in gateway.logged() if "GET /readyz 503" in line]
     assert probes
     assert all("[info" in line for line in probes)
     again = start_gateway(gateway.data_dir, pool_size=0)

@@ -17,8 +17,7 @@ SECRET = "s3cr3t"
 
 
 def events(gateway: GatewayProcess) -> list[dict[str, Any]]:
-    lines = gateway.log.read_text().splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    return [json.loads(line) for line in gateway.logged() if line.startswith("{")]
 
 
 def told(gateway: GatewayProcess, text: str) -> list[dict[str, Any]]:

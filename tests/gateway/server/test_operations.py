@@ -111,7 +111,7 @@ def test_logs_are_json_lines_on_demand(start_gateway: StartGateway) -> None:
     gateway = start_gateway(pool_size=0, log_json=True, log_level="INFO")
     gateway.get("/v1/sessions/..")
     assert gateway.stop() == 0
-    lines = [line for line in gateway.log.read_text().splitlines() if line.startswith("{")]
+    lines = [line for line in gateway.logged() if line.startswith("{")]
     events = [json.loads(line) for line in lines]
     [refusal] = [event for event in events if event["logger"] == "cellgate.access"]
     assert "400" in refusal["event"]
