@@ -953,16 +953,19 @@ class Gateway(Asynchronous):
         *,
         state: str | None = None,
         search: str | None = None,
+        cells: bool = False,
         newest: bool = False,
         usage: bool = False,
     ) -> AsyncGenerator[SessionModel]:
         """Yield all sessions of this principal, ended ones included, in the order in which they were created.
 
         `state` selects those in one state, ``live`` all that have not ended; `search` those whose key or
-        title has this text. `newest`: the last ones first. `usage`: with `memory`, `cpu` and `executions`.
+        title has this text, and with `cells` also those whose cells have it in their code or outputs.
+        `newest`: the last ones first. `usage`: with `memory`, `cpu` and `executions`.
         """
         wanted = given(state=state, search=search, limit=_PAGE)
-        wanted |= {name: "true" for name, asked in (("newest", newest), ("usage", usage)) if asked}
+        switches = (("cells", cells), ("newest", newest), ("usage", usage))
+        wanted |= {name: "true" for name, asked in switches if asked}
         pages = Pages("")
         while pages.after is not None:
             query = urlencode(wanted | given(after=pages.after or None))

@@ -1,4 +1,4 @@
-"""Finds a session's executions by what their code and their outputs say. Reads the record alone.
+"""Finds executions by what their code and their outputs say. Reads the record alone.
 
 ``reader`` asks for pages. One request reads a limited part of the record, in batches, and looks at them in a
 thread; the next page goes on behind it.
@@ -73,39 +73,63 @@ class CellMatcher:
         return [said.code, f"{said.ename}: {said.evalue}", *shown]
 
 
-async def find_cells(
-    reads: Reads, texts: Lane, session_id: int, text: str, *, limit: int, after: int
-) -> tuple[list[ExecutionRow], int | None]:
-    """Return the executions after number `after` that have the text, and the number behind which to go on.
+class CellSearch:
+    """A search of one request for a text in the cells of sessions. `texts`: the threads that look."""
 
-    A page may have fewer than `limit`, or none, and still not be the last.
-    """
-    found: list[ExecutionRow] = []
-    read = 0
-    while True:
-        rows = await reads.executions(session_id, limit=AT_ONCE, after=after)
-        if not rows:
-            return found, None
-        matcher = CellMatcher(text)
+    def __init__(self, reads: Reads, texts: Lane, text: str) -> None:
+        self._reads = reads
+        self._texts = texts
+        self._text = text
+        self._read = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the request has read as much of the record as one may."""
+        return self._read > MOST_READ
+
+    async def has_any(self, session_id: int) -> bool:
+        """Return whether any execution of a session has the text. One session is read to its end."""
+        after: int | None = 0
+        while after is not None:
+            found, after = await self.page(session_id, limit=1, after=after)
+            if found:
+                return True
+        return False
+
+    async def page(self, session_id: int, *, limit: int, after: int) -> tuple[list[ExecutionRow], int | None]:
+        """Return a session's executions after number `after` that have the text, and where to go on.
+
+        That is the number of the last execution that was looked at; None at the end. A page may have fewer
+        than `limit`, or none, and still not be the last.
+        """
+        found: list[ExecutionRow] = []
+        while True:
+            rows = await self._reads.executions(session_id, limit=AT_ONCE, after=after)
+            if not rows:
+                return found, None
+            matcher = CellMatcher(self._text)
+            looked_at = await self._look(session_id, rows, matcher)
+            for row in rows[:looked_at]:
+                if row.id in matcher.found:
+                    found.append(row)
+                    if len(found) == limit:
+                        return found, row.number
+            after = rows[looked_at - 1].number
+            if self.is_exhausted:
+                return found, after
+
+    async def _look(self, session_id: int, rows: Sequence[ExecutionRow], matcher: CellMatcher) -> int:
+        """Look at the events of executions; return at how many of them, at least one, from the first on."""
         looked_at = 0
-        events = reads.event_batches(session_id, after=rows[0].first_seq - 1, until=_last(rows))
+        events = self._reads.event_batches(session_id, after=rows[0].first_seq - 1, until=_last(rows))
         async with aclosing(events) as batches:
             async for batch in batches:
-                await texts.run(matcher.look, batch)
-                read += sum(len(event.body) for event in batch)
+                await self._texts.run(matcher.look, batch)
+                self._read += sum(len(event.body) for event in batch)
                 looked_at = _ended_by(rows, batch[-1].seq)
-                if read > MOST_READ and looked_at:
-                    break
-            else:
-                looked_at = len(rows)
-        for row in rows[:looked_at]:
-            if row.id in matcher.found:
-                found.append(row)
-                if len(found) == limit:
-                    return found, row.number
-        after = rows[looked_at - 1].number
-        if read > MOST_READ:
-            return found, after
+                if self.is_exhausted and looked_at:
+                    return looked_at
+        return len(rows)
 
 
 def _last(rows: Sequence[ExecutionRow]) -> int | None:

@@ -22,7 +22,7 @@ from cellgate.record.events import EventLog
 from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
-from cellgate.sessions.cell_search import find_cells
+from cellgate.sessions.cell_search import CellSearch
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.model import TITLE, session_model
 from cellgate.sessions.registry import SessionRegistry
@@ -161,10 +161,15 @@ class Archive:
         """Return a page of session models in order of creation, and the key after which the next page starts.
 
         If `principal` is None, sessions of all principals, and OWNER/KEY instead of the key. A page has fewer
-        than `limit` models if their metadata is large, or if a search looked at very many.
+        than `limit` models if their metadata is large, or if a search looked at very many. Raises
+        InvalidInput for a search of cells without a text.
         """
+        if wanted.cells and not wanted.search:
+            raise InvalidInput("cells: needs a text to search for (search=TEXT)")
         await self._journal.commit()
-        rows, more, unfinished = await self._page(principal, reach, wanted)
+        cells = CellSearch(self._journal.reads, self._texts, wanted.search or "") if wanted.cells else None
+        async with nullcontext() if cells is None else self._heavy.turn(principal or ""):
+            rows, more, unfinished = await self._page(principal, reach, wanted, cells)
         if wanted.state is None:
             unfinished = await self._unfinished_elsewhere(rows)
         models = [self._shown(row, unfinished.get(row.id, 0)) for row in rows]
@@ -175,7 +180,7 @@ class Archive:
         return models, more.key if principal is not None else f"{more.principal}/{more.key}"
 
     async def _page(
-        self, principal: str | None, reach: Reach, wanted: SessionsQuery
+        self, principal: str | None, reach: Reach, wanted: SessionsQuery, cells: CellSearch | None
     ) -> tuple[list[SessionRow], SessionRow | None, dict[int, int]]:
         """Return the rows of a page, and the row after which the next page starts; None on the last page.
 
@@ -193,8 +198,13 @@ class Archive:
             if wanted.state is not None:
                 unfinished |= await self._unfinished_elsewhere(rows)
             for row in rows:
+                if cells is not None and cells.is_exhausted:
+                    return found, before, unfinished
                 state = self._state_of(row, unfinished.get(row.id, 0))
-                if self._is_wanted(row, state, wanted, everybodys=principal is None):
+                if _is_in(state, wanted) and (
+                    self._is_named(row, wanted, everybodys=principal is None)
+                    or (cells is not None and await cells.has_any(row.id))
+                ):
                     if len(found) == wanted.limit or size > MOST_METADATA:
                         return found, found[-1], unfinished
                     found.append(row)
@@ -246,21 +256,19 @@ class Archive:
             return session.state
         return SessionState.BUSY if unfinished else row.state
 
-    def _is_wanted(self, row: SessionRow, state: str, wanted: SessionsQuery, *, everybodys: bool) -> bool:
+    def _is_named(self, row: SessionRow, wanted: SessionsQuery, *, everybodys: bool) -> bool:
+        """Return whether a session's names have the text that is searched for."""
+        if wanted.search is None:
+            return True
         session = self._manager.get(row.principal, row.key)
         row = row if session is None else session.row
-        if wanted.search is not None:
-            title = (row.metadata or {}).get(TITLE)
-            texts = [row.key, title[:MOST_TITLE] if isinstance(title, str) else ""]
-            if everybodys:
-                kernel = None if session is None else session.kernel
-                texts += [row.principal, row.folder, "" if kernel is None else kernel.id]
-            sought = wanted.search.casefold()
-            if not any(sought in text.casefold() for text in texts):
-                return False
-        if wanted.state == LIVE:
-            return state != SessionState.ENDED
-        return wanted.state in {None, state}
+        title = (row.metadata or {}).get(TITLE)
+        texts = [row.key, title[:MOST_TITLE] if isinstance(title, str) else ""]
+        if everybodys:
+            kernel = None if session is None else session.kernel
+            texts += [row.principal, row.folder, "" if kernel is None else kernel.id]
+        sought = wanted.search.casefold()
+        return any(sought in text.casefold() for text in texts)
 
     def _shown(self, row: SessionRow, unfinished: int) -> SessionModel:
         session = self._manager.get(row.principal, row.key)
@@ -313,9 +321,8 @@ class Archive:
             if newest:
                 raise InvalidInput("newest: a search begins with the first execution")
             async with self._heavy.turn(principal):
-                rows, following = await find_cells(
-                    self._journal.reads, self._texts, row.id, wanted.search, limit=limit, after=after
-                )
+                search = CellSearch(self._journal.reads, self._texts, wanted.search)
+                rows, following = await search.page(row.id, limit=limit, after=after)
             return [self._execution_model(principal, key, execution) for execution in rows], following
         if newest and not after:
             after = MOST_COUNTED
@@ -421,3 +428,10 @@ class Archive:
         """Return the notebook at that moment without outputs, as decoded JSON."""
         async with aclosing(self.exports.notebook(moment, outputs=False)) as parts:
             return await self._decoded(b"".join([part async for part in parts]))
+
+
+def _is_in(state: str, wanted: SessionsQuery) -> bool:
+    """Return whether a session's state is one that was asked for."""
+    if wanted.state == LIVE:
+        return state != SessionState.ENDED
+    return wanted.state in {None, state}

@@ -89,6 +89,13 @@ class SessionsQuery(Query, frozen=True):
             "still have a `next`."
         ),
     ] = None
+    cells: Annotated[
+        bool,
+        say(
+            "Whether `search` also finds sessions by the code and the text outputs of their cells. A page "
+            "then looks at a limited part of the record."
+        ),
+    ] = False
     newest: Annotated[bool, say("Whether those that were created last come first.")] = False
     usage: Usage = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100

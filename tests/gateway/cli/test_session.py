@@ -41,6 +41,16 @@ def statuses(gateway: GatewayProcess, session: str) -> list[str]:
     return [execution["status"] for execution in listed]
 
 
+def test_sessions_are_found_by_their_cells(
+    shell: Shell, gateway: GatewayProcess, session: str, other: str
+) -> None:
+    gateway.execute(session, "print('an ' + 'armadillo')")
+    gateway.execute(other, "1")
+    assert shell.lines("session", "ls", "--search", "An Armadillo") == ["No sessions."]
+    _, line = shell.lines("session", "ls", "--search", "An Armadillo", "--cells")
+    assert line.startswith(session)
+
+
 def test_the_session_used_last_is_listed_first_and_lines_of_a_pipe_are_never_folded(
     shell: Shell, gateway: GatewayProcess, session: str, other: str
 ) -> None:
@@ -376,6 +386,7 @@ def test_watching_begins_with_the_running_cell_and_ends_cleanly_with_ctrl_c(
         (("watch", "never-was"), "No session 'never-was'"),
         (("ls", "work"), "usage: cellgate session ls"),
         (("ls", "--state", "tired"), "state"),
+        (("ls", "--cells"), "--cells needs --search TEXT"),
         (("watch", "s", "--after", "-1"), "--after must be a whole number of at least 0, not -1"),
     ],
 )

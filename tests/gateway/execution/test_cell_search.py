@@ -1,4 +1,4 @@
-"""GET .../executions?search=: cells by what their code and their outputs say."""
+"""Searches by what the code and the outputs of cells say: of one session's cells, and of all sessions."""
 
 from __future__ import annotations
 
@@ -25,3 +25,32 @@ async def test_cells_are_found_while_and_after_they_run(gateway: GatewayProcess)
     refused = gateway.get(f"{path}?search=orders&newest=true")
     assert (refused.status, refused.reason) == (400, "bad_request")
     assert "newest" in refused.json()["detail"]
+
+
+async def test_sessions_are_found_by_their_cells(gateway: GatewayProcess) -> None:
+    codes = {
+        "named-zebra": "1",
+        "code": "zebra = 1",
+        "printed": "print('ZEB' + 'RA')",
+        "other": "print('horse')",
+    }
+    async with Gateway(gateway.url, TOKEN) as client:
+        for key, code in codes.items():
+            await client.execute(key, code)
+        await client.delete_session("printed")
+        await client.execute("printed-again", "print('zebra')")
+
+        async def found(**options: object) -> list[str]:
+            return [each.session async for each in client.sessions(search="zebra", **options)]  # type: ignore[arg-type]
+
+        assert await found() == ["named-zebra"]
+        assert await found(cells=True) == ["named-zebra", "code", "printed", "printed-again"]
+        assert await found(cells=True, newest=True) == ["printed-again", "printed", "code", "named-zebra"]
+        assert await found(cells=True, state="ended") == ["printed"]
+    pages = gateway.get("/v1/sessions?search=zebra&cells=true&limit=2").json()
+    assert pages["next"] == "code"
+    more = gateway.get("/v1/sessions?search=zebra&cells=true&limit=2&after=code").json()
+    assert [each["session"] for each in more["sessions"]] == ["printed", "printed-again"]
+    refused = gateway.get("/v1/sessions?cells=true")
+    assert (refused.status, refused.reason) == (400, "bad_request")
+    assert "search=TEXT" in refused.json()["detail"]

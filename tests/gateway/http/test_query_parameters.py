@@ -7,7 +7,7 @@ import pytest
 from tests.support.server import GatewayProcess
 
 UNKNOWN = [
-    ("GET", "/v1/sessions?limits=5", "principal, state, search, newest, usage, limit, after"),
+    ("GET", "/v1/sessions?limits=5", "principal, state, search, cells, newest, usage, limit, after"),
     ("DELETE", "/v1/sessions/nobody?puge=true", "principal, purge"),
     ("POST", "/v1/sessions/new/execute?max_txt=100", "plain, max_text, images, principal"),
     ("POST", "/v1/sessions/new/interrupt?x", "principal"),

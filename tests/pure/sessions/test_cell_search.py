@@ -11,7 +11,7 @@ import pytest
 from cellgate.record.rows import EventRow, ExecutionRow
 from cellgate.record.store.interface import Reads
 from cellgate.sessions import cell_search
-from cellgate.sessions.cell_search import CellMatcher, find_cells
+from cellgate.sessions.cell_search import CellMatcher, CellSearch
 from cellgate_kernels.base.threads import Lane
 
 
@@ -57,7 +57,8 @@ async def found(recorded: Recorded, text: str, limit: int) -> tuple[list[int], i
     after = pages = 0
     try:
         while True:
-            rows, following = await find_cells(cast(Reads, recorded), lane, 1, text, limit=limit, after=after)
+            search = CellSearch(cast(Reads, recorded), lane, text)
+            rows, following = await search.page(1, limit=limit, after=after)
             numbers += [row.number for row in rows]
             pages += 1
             if following is None:
@@ -86,6 +87,20 @@ async def test_a_page_reads_a_limited_part_of_the_record(batch: int, monkeypatch
     numbers, pages = await found(Recorded(cells, batch), "word", 1000)
     assert numbers == [*range(50, 301, 50)]
     assert pages > 3
+
+
+async def test_one_session_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may then be over its limit, which the next session's page respects."""
+    monkeypatch.setattr(cell_search, "MOST_READ", 2000)
+    cells = Recorded([("code", "word" if number == 300 else "other") for number in range(1, 301)], 3)
+    lane = Lane("search", 1)
+    try:
+        for text, has in (("word", True), ("nothing", False)):
+            search = CellSearch(cast(Reads, cells), lane, text)
+            assert await search.has_any(1) is has
+            assert search.is_exhausted
+    finally:
+        lane.close()
 
 
 async def test_a_text_that_is_printed_in_pieces_is_one() -> None:

@@ -108,6 +108,7 @@ class SessionApp(ListOptions):
         cellgate session ls
         cellgate session ls --live --json
         cellgate session ls --search my-
+        cellgate session ls --search revenue --cells
         cellgate session info my-session
         cellgate session change my-session --title 'Report for May' --idle-time 7200
         cellgate session variables my-session
@@ -148,6 +149,7 @@ class SessionApp(ListOptions):
             "state": "ls",
             "live": "ls",
             "search": "ls",
+            "cells": "ls",
         }
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import switches
+from cellgate.cli.base import UsageError, switches
 from cellgate.cli.run.owner import EVERYBODY, OwnerOption
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.cli.terminal.tables import as_json, make_table, print_table
@@ -23,6 +23,9 @@ class ListOptions(OwnerOption):
     search = Unicode(help="Only sessions whose name or title has this text, in capital letters or not.").tag(
         config=True, metavar="TEXT"
     )
+    cells = Bool(
+        False, help="With --search: also sessions whose cells have the text in code or outputs."
+    ).tag(config=True)
     json = Bool(False, help="Print JSON.").tag(config=True)
 
     aliases = {  # noqa: RUF012
@@ -30,14 +33,18 @@ class ListOptions(OwnerOption):
         "search": "ListOptions.search",
         **OwnerOption.aliases,
     }
-    flags = switches("ListOptions", live=live, json=json)
+    flags = switches("ListOptions", live=live, cells=cells, json=json)
 
     async def list_sessions(self) -> None:
         """Print the sessions, the one used last first."""
+        if self.cells and not self.search:
+            raise UsageError("--cells needs --search TEXT: what to look for in the cells")
         models = [
             model
             async for model in self.gateway_for(self.principal or None).sessions(
-                state=self.state or ("live" if self.live else None), search=self.search or None
+                state=self.state or ("live" if self.live else None),
+                search=self.search or None,
+                cells=self.cells,
             )
             if not self.live or model.state != ENDED
         ]
@@ -64,6 +71,7 @@ class SessionsApp(ListOptions):
         cellgate sessions --state idle --json
         cellgate sessions --live
         cellgate sessions --search agent-
+        cellgate sessions --search revenue --cells
         cellgate sessions --principal '*' --live
     """
 
