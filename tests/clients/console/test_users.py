@@ -28,6 +28,25 @@ def act(page: Any, user: str, entry: str) -> None:
     page.get_by_role("menuitem", name=entry).click()
 
 
+def ends_credentials(gateway: GatewayProcess, page: Any, row: Any) -> None:
+    """Revoke a token of Ada's, and remove her secret."""
+    name, text = create_token(gateway, "ada")
+    act(page, "ada", "Tokens and secrets…")
+    dialog = page.get_by_role("dialog", name="Tokens and secrets of ada")
+    expect(dialog.get_by_role("row").filter(has_text="read")).to_contain_text("until ")
+    other = dialog.get_by_role("row").filter(has_text=name)
+    expect(other).to_contain_text("all of the role")
+    other.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog", name=f"Revoke {name}?").get_by_role("button", name="Revoke").click()
+    expect(other).to_contain_text("revoked")
+    assert gateway.get("/v1/me", token=text).status == 401
+    dialog.get_by_role("row").filter(has_text="KEY").get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog", name="Remove KEY?").get_by_role("button", name="Remove").click()
+    expect(dialog.get_by_text("No secrets.")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(row).to_be_visible()
+
+
 def test_an_administrator_adds_a_user_and_gives_them_a_token(gateway: GatewayProcess, browser: Any) -> None:
     with opened(browser, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.goto(link(gateway))
@@ -54,6 +73,7 @@ def test_an_administrator_adds_a_user_and_gives_them_a_token(gateway: GatewayPro
         answer(page, "Set", Name="KEY", Value="a-long-secret-1")
         expect(page.get_by_text("Set KEY of ada")).to_be_visible()
         assert [each["name"] for each in gateway.get("/v1/users/ada/secrets").json()["secrets"]] == ["KEY"]
+        ends_credentials(gateway, page, row)
         act(page, "ada", "Change the role…")
         page.get_by_label("Role", exact=True).select_option("auditor")
         answer(page, "Change")

@@ -1,9 +1,11 @@
 /**
  * The gateway's users, for administrators: who there is, new ones, their standing, a token or a secret for one.
+ * `credentials.js` shows what they have of these.
  *
  * A token is shown once, right after it was made; it is kept nowhere, nor is a secret's value.
  */
 
+import { Credentials } from "./credentials.js";
 import { api } from "../app/api.js";
 import { me } from "../app/me.js";
 import { Ago, ask, attempt, copy, Dialog, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded } from "../app/ui.js";
@@ -31,6 +33,7 @@ export function Users() {
   useSheet("../operator/operator.css");
   const [most, setMost] = useState(PAGE);
   const [token, setToken] = useState(/** @type {any} */ (null));
+  const [looked, lookAt] = useState("");
   const [page, problem, again] = useLoaded((stop) => api.get(`v1/users?limit=${most}`, { signal: stop }), [most]);
   /** Do something, tell that it was done, and show what there is now. @param {() => Promise<any>} work @param {string} done */
   const change = async (work, done) => {
@@ -66,17 +69,19 @@ export function Users() {
               <th scope="col"><span class="unseen">Actions</span></th>
             </tr>
           </thead>
-          <tbody>${users.map((user) => html`<${Row} key=${user.name} user=${user} change=${change} onToken=${setToken} />`)}</tbody>
+          <tbody>${users.map((user) => html`<${Row} key=${user.name} user=${user} change=${change} onToken=${setToken} onLook=${lookAt} />`)}</tbody>
         </table>
       </div>`}
     ${page?.next && most < MOST && html`<button type="button" class="more" onClick=${() => setMost(MOST)}>Show more</button>`}
     ${page?.next && most >= MOST && html`<p>There are more: <code>GET /v1/users</code> has all.</p>`}
+    ${looked && html`<${Credentials} user=${looked} path=${pathOf(looked)} onClose=${() => lookAt("")} />`}
     ${token && html`<${Made} token=${token} onClose=${() => setToken(null)} />`}
   </div>`;
 }
 
-/** @param {{user: User, change: (work: () => Promise<any>, done: string) => Promise<void>, onToken: (token: any) => void}} props */
-function Row({ user, change, onToken }) {
+/** @param {{user: User, change: (work: () => Promise<any>, done: string) => Promise<void>, onToken: (token: any) => void,
+ *   onLook: (name: string) => void}} props */
+function Row({ user, change, onToken, onLook }) {
   const { name, role, state } = user;
   const path = pathOf(name);
   const disabled = state === "disabled";
@@ -128,6 +133,7 @@ function Row({ user, change, onToken }) {
         items=${[
           { text: "Make a token…", icon: "link", act: makeToken, disabled },
           { text: "Set a secret…", icon: "edit", act: setSecret },
+          { text: "Tokens and secrets…", icon: "search", act: () => onLook(name) },
           !oneself && { text: "Change the role…", icon: "panel", act: setRole },
           !oneself && !disabled && { text: "Disable…", icon: "stop", danger: true, act: disable },
           disabled && { text: "Enable", icon: "play", act: () => change(() => api.patch(path, { disabled: false }), `Enabled ${name}`) },
