@@ -36,6 +36,7 @@ MOST_GZIPPED = {
     "preact": 12_000,
     "sha256": 4_000,
     "codemirror": 200_000,
+    "tables": 50_000,
     "markdown-it": 50_000,
     "katex": 90_000,
     "vega": 330_000,

@@ -55,6 +55,7 @@ SCRIPTS = (
     Made("preact", "preact", module=True),
     Made("codemirror", "@codemirror/view", module=True),
     Made("sha256", "@noble/hashes", module=True),
+    Made("tables", "hyparquet", module=True),
     Made("markdown-it", "markdown-it"),
     Made("katex", "katex"),
     Made("vega", "vega"),

@@ -51,22 +51,28 @@ function Value({ cell }) {
   return typeof cell === "string" ? inOneLine(cell) : String(cell);
 }
 
-/** @param {{column: Column, wanted: Wanted, onSort: (name: string) => void}} props */
+/** @param {{column: Column, wanted: Wanted | null, onSort?: (name: string) => void}} props */
 function Head({ column, wanted, onSort }) {
+  const named = html`<span class="rows-name">${seen(column.name)}</span>`;
+  const typed = html`<span class="rows-type">${column.type}</span>`;
+  if (!wanted || !onSort) return html`<th scope="col" class=${column.kind}><span class="rows-head">${named}${typed}</span></th>`;
   const sorts = wanted.sort === column.name;
   const order = sorts ? (wanted.descending ? "descending" : "ascending") : "none";
   return html`
     <th scope="col" class=${column.kind} aria-sort=${order}>
       <button type="button" onClick=${() => onSort(column.name)}>
-        <span class="rows-name">${seen(column.name)}</span>${sorts && html`<${Icon} name=${wanted.descending ? "down" : "up"} />`}
-        <span class="rows-type">${column.type}</span>
+        ${named}${sorts && html`<${Icon} name=${wanted.descending ? "down" : "up"} />`}
+        ${typed}
       </button>
     </th>
   `;
 }
 
-/** @param {{page: Page, wanted: Wanted, busy: boolean, onSort: (name: string) => void}} props */
-function Table({ page, wanted, busy, onSort }) {
+/**
+ * The rows of a page; without `wanted` and `onSort` they stay in their order.
+ * @param {{page: Page, wanted: Wanted | null, busy: boolean, onSort?: (name: string) => void}} props
+ */
+export function Table({ page, wanted, busy, onSort }) {
   const { columns, rows, offset } = page;
   // Where a table names no rows, their places do.
   const numbered = !columns.some((column) => column.index);
@@ -76,7 +82,7 @@ function Table({ page, wanted, busy, onSort }) {
         <thead>
           <tr>
             ${numbered && html`<th scope="col" class="number"><span class="unseen">Place</span></th>`}
-            ${columns.map((column) => html`<${Head} key=${column.name} column=${column} wanted=${wanted} onSort=${onSort} />`)}
+            ${columns.map((column, at) => html`<${Head} key=${at} column=${column} wanted=${wanted} onSort=${onSort} />`)}
           </tr>
         </thead>
         <tbody>
