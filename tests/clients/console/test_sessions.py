@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,9 @@ def test_the_list_is_sorted_by_its_heads(page: Any, console: GatewayProcess) -> 
             console.execute(name, "1")
     page.get_by_label("Search sessions").fill("sorted-")
     names = page.locator(".session-cell a")
-    page.get_by_role("button", name="Cells").click()
+    page.get_by_role("button", name="Cells", exact=True).click()
     expect(names).to_have_text(["sorted-b", "sorted-a", "sorted-c"])
-    page.get_by_role("button", name="Cells").click()
+    page.get_by_role("button", name="Cells", exact=True).click()
     expect(names).to_have_text(["sorted-c", "sorted-a", "sorted-b"])
     expect(page.get_by_role("columnheader", name="Cells")).to_have_attribute("aria-sort", "ascending")
 
@@ -194,6 +195,36 @@ def test_a_refused_session_is_told_and_nothing_is_made(
     assert console.get("/v1/sessions/refused").status == 404
     assert len(quiet) == 1
     assert "400" in quiet.pop()
+
+
+@pytest.mark.parametrize(
+    ("title", "key"),
+    [("Umsätze / März 2026", r"umsatze-marz-2026-[a-z0-9]{1,4}"), ("三月", r"(?!-)[A-Za-z0-9._~-]+")],
+)
+def test_a_key_is_made_of_the_title(page: Any, console: GatewayProcess, title: str, key: str) -> None:
+    page.get_by_role("button", name="New session").click()
+    field = page.get_by_role("dialog").get_by_label("Key")
+    expect(field).to_have_attribute("title", "Its name in addresses: letters, digits and . _ ~ -")
+    answer(page, "Start", Title=title)
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    made = page.evaluate("location.hash").removeprefix("#/sessions/")
+    assert re.fullmatch(key, made)
+    assert console.model(made)["title"] == title
+
+
+def test_sessions_are_found_by_their_cells(page: Any, console: GatewayProcess) -> None:
+    console.execute("by-output", "print('arma' + 'dillo')")
+    console.execute("by-code", "armadillo = 1")
+    console.delete("/v1/sessions/by-code")
+    search = page.get_by_role("searchbox", name="Search sessions")
+    search.fill("armadillo")
+    expect(page.get_by_text("No session fits.")).to_be_visible()
+    search.press("Enter")
+    expect(page.get_by_role("link", name="by-output")).to_be_visible()
+    expect(page.get_by_role("link", name="by-code")).to_be_visible()
+    search.fill("")
+    expect(page.get_by_role("link", name="by-output")).to_be_visible()
+    expect(page.get_by_role("button", name="Search cells")).to_have_count(0)
 
 
 def test_what_is_not_there_is_told(page: Any, console: GatewayProcess, quiet: list[str]) -> None:

@@ -122,6 +122,12 @@ const made = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) =>
 
 const KEY = "[A-Za-z0-9][A-Za-z0-9._~\\-]{0,127}";
 
+/** A key that says the session's title, as far as keys may; undefined if nothing of it may be there. @param {string} title */
+function keyOf(title) {
+  const said = title.normalize("NFKD").replace(/\p{M}/gu, "").replace(/[^A-Za-z0-9]+/g, "-").replace(/^-+|-+$/g, "");
+  return said ? `${said.slice(0, 60).toLowerCase()}-${Math.random().toString(36).slice(2, 6)}` : undefined;
+}
+
 /** The model of the session that the reader asked for; null if they would rather not. */
 export async function create() {
   const about = info.value ?? {};
@@ -136,7 +142,7 @@ export async function create() {
         name: "session",
         label: "Key",
         pattern: KEY,
-        placeholder: "made up if left empty",
+        placeholder: "made of the title if left empty",
         hint: "Its name in addresses: letters, digits and . _ ~ -",
       },
       { name: "kernel", label: "Kernel", value: about.default_kernel, options: /** @type {any} */ (kernels) },
@@ -168,8 +174,9 @@ export async function create() {
   for (const name of ["cpus", "cell_timeout"]) if (answer[name]) limits[name] = Number(answer[name]);
   /** @type {Record<string, unknown>} */
   const body = { kernel: answer.kernel || undefined, checkpoint: answer.checkpoint === "auto" ? "auto" : undefined };
-  if (answer.session) body.session = answer.session;
-  if (answer.title.trim()) body.metadata = { title: answer.title.trim() };
+  const title = answer.title.trim();
+  body.session = answer.session || keyOf(title);
+  if (title) body.metadata = { title };
   if (answer.network === "allow") body.network = "allow";
   if (Object.keys(limits).length) body.limits = limits;
   return (await attempt(() => api.post("v1/sessions", body))) ?? null;

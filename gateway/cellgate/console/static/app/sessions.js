@@ -28,11 +28,16 @@ const failure = signal(/** @type {any} */ (null));
 const filter = signal({ search: "", state: "live", principal: "" });
 const order = signal({ column: "used", down: true });
 const everybody = signal(true);
+/** Sessions that were found by their cells, and the word that was looked for. */
+const hits = signal({ word: "", sessions: /** @type {any[]} */ ([]), next: /** @type {string | null} */ (null), busy: false });
 
 const scope = computed(() => (seesOthers.value && everybody.value ? "&principal=*" : ""));
 const wantsEnded = computed(() => !["live", ...LIVE].includes(filter.value.state));
 
 const shown = computed(() => {
+  const { word, sessions } = hits.value;
+  if (word && word === filter.value.search.trim())
+    return sorted(sessions.filter((each) => fits(each, { ...filter.value, search: "" })), order.value);
   const known = new Map();
   for (const each of wantsEnded.value ? ended.value : []) known.set(identity(each), each);
   for (const each of live.value ?? []) known.set(identity(each), each);
@@ -57,6 +62,18 @@ async function loadEnded(after) {
   if (!page) return;
   ended.value = after ? [...ended.peek(), ...page.sessions] : page.sessions;
   moreEnded.value = page.next;
+}
+
+/** Look for a word in the cells of sessions too, also of those that ended. @param {string} word @param {string | null} [after] */
+async function findByCells(word, after = null) {
+  if (!word || hits.peek().busy) return;
+  const before = after ? hits.peek().sessions : [];
+  hits.value = { word, sessions: before, next: null, busy: true };
+  filter.value = { ...filter.peek(), state: "all" };
+  const place = after ? `&after=${encodeURIComponent(after)}` : "";
+  const path = `v1/sessions?search=${encodeURIComponent(word)}&cells=true&usage=true&newest=true&limit=${ENDED_AT_ONCE}${place}${scope.peek()}`;
+  const page = await attempt(() => api.get(path));
+  hits.value = { word, sessions: [...before, ...(page?.sessions ?? [])], next: page?.next ?? null, busy: false };
 }
 
 /** Ask again and again, until stopped. @returns {() => void} */
@@ -260,6 +277,11 @@ export function Sessions() {
   const { search: word, state, principal } = filter.value;
   const set = (/** @type {any} */ change) => (filter.value = { ...filter.value, ...change });
   const owners = [...new Set((sessions ?? []).concat(ended.value).map((each) => each.principal))].sort();
+  const lookFor = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    findByCells(word.trim());
+  };
+  const { word: sought, next } = hits.value;
   const none = sessions !== null && sessions.length === 0 && state === "live" && !principal;
   const counts = new Map();
   for (const each of sessions ?? []) counts.set(each.state, (counts.get(each.state) ?? 0) + 1);
@@ -275,7 +297,7 @@ export function Sessions() {
       </div>
       ${sessions && may("run") && html`<${Begin} first=${none} />`}
       ${sessions !== null && html`
-        <div class="filters" role="search">
+        <form class="filters" role="search" onSubmit=${lookFor}>
           <label class="search">
             <span class="unseen">Search sessions</span><${Icon} name="search" />
             <input ref=${search} type="search" placeholder="Search" value=${word} onInput=${(/** @type {any} */ event) => set({ search: event.target.value })} />
@@ -298,11 +320,13 @@ export function Sessions() {
               </select>
             </label>
           `}
-        </div>
+          ${word.trim() && html`<button type="submit" class="small" aria-busy=${String(hits.value.busy)}>Search cells</button>`}
+        </form>
       `}
       ${failure.value && html`<${Failed} problem=${failure.value} again=${again} />`}
       ${sessions === null && !failure.value && html`<${Spinner} />`}
-      ${sessions && !none && (shown.value.length ? html`<${Table} />` : html`<p class="empty">No session fits.</p>`)}
+      ${sessions && !none && (shown.value.length ? html`<${Table} />` : html`<p class="empty">${hits.value.busy ? "Looking at the cells…" : "No session fits."}</p>`)}
+      ${next && sought === word.trim() && html`<button type="button" class="more" onClick=${() => findByCells(sought, next)}>Look at more sessions</button>`}
     </main>
   `;
 }

@@ -204,6 +204,7 @@ function FieldInput({ field, onInput, value }) {
               type=${field.type || "text"}
               value=${value}
               pattern=${field.pattern}
+              title=${field.pattern && field.hint}
               required=${field.required}
               placeholder=${field.placeholder}
               autocomplete="off"
