@@ -34,6 +34,7 @@ def filled(console: GatewayProcess) -> str:
         console.execute("accessible", code)
     console.post("/v1/sessions/accessible/branch", {"session": "accessible-branch"})
     console.request("PUT", "/v1/sessions/accessible/files/data.csv", b"1,2\n")
+    console.request("PUT", "/v1/sessions/accessible/files/a.md", b"# Text\n```python\n6 * 7\n```\n")
     return "accessible"
 
 
@@ -88,6 +89,29 @@ def test_a_session(looked_at: Any, filled: str) -> None:
         panel = tab(page, name)
         expect(panel.locator(".spinner")).to_have_count(0)
         check(page, name)
+
+
+def test_a_notebook_and_a_file(looked_at: Any, filled: str) -> None:
+    page = looked_at
+    show(page, filled)
+    if page.get_by_role("tabpanel").count() == 0:
+        page.get_by_role("button", name="Show the panel").click()
+    tab(page, "Files").get_by_role("button", name="data.csv", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("columnheader").first).to_be_visible()
+    check(page, "rows of a file")
+    page.keyboard.press("Escape")
+    if page.get_by_role("button", name="Close the panel").count():
+        page.get_by_role("button", name="Close the panel").click()
+    page.evaluate("key => { location.hash = `#/sessions/${key}?file=a.md` }", filled)
+    sheet = page.get_by_role("feed", name="Cells of the notebook")
+    expect(sheet.get_by_role("article")).to_have_count(2)
+    check(page, "notebook")
+    sheet.get_by_role("article").nth(1).press("Enter")
+    expect(sheet.locator(".cm-content")).to_be_focused()
+    check(page, "a cell that is written")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Actions for cell 2").click()
+    check(page, "a cell's menu")
 
 
 def test_a_cell_that_asks(looked_at: Any, console: GatewayProcess) -> None:

@@ -136,6 +136,11 @@ export const api = {
     return { text: await answer.text(), node: answer.headers.get("Cellgate-Owner") || "" };
   },
 
+  /** What changes with a file: its ETag. @param {string} path */
+  async tag(path) {
+    return (await request(path, { method: "HEAD" })).headers.get("ETag");
+  },
+
   /** @param {string} path @param {{signal?: AbortSignal}} [options] */
   async blob(path, options = {}) {
     return (await request(path, { signal: options.signal })).blob();

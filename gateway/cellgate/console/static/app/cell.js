@@ -18,7 +18,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js"
 /** Lines of source that are shown at first. */
 const MOST_LINES = 40;
 
-const WORDS = {
+export const WORDS = {
   queued: "waiting",
   running: "running",
   ok: "done",
@@ -66,12 +66,23 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
           </div>
         </header>
         ${state.loaded ? html`<${Source} code=${code} language=${languageOf(log.model.value?.kernel)} />` : html`<div class="skeleton" aria-hidden="true"></div>`}
-        ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
-        <${LeftOut} cell=${cell} state=${state} log=${log} />
-        ${state.asking && !ended && html`<${Input} key=${state.asking.seq} asking=${state.asking} cell=${cell} log=${log} />`}
-        <${Ending} state=${state} limit=${log.model.value?.limits?.memory} />
+        <${Outcome} cell=${cell} log=${log} />
       </div>
     </article>
+  `;
+}
+
+/**
+ * What a cell has shown, what it asks, and how it ended.
+ * @param {{cell: import("./session_log.js").Cell, log: import("./session_log.js").SessionLog}} props
+ */
+export function Outcome({ cell, log }) {
+  const state = cell.state.value;
+  return html`
+    ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
+    <${LeftOut} cell=${cell} state=${state} log=${log} />
+    ${state.asking && !hasEnded(state.status) && html`<${Input} key=${state.asking.seq} asking=${state.asking} cell=${cell} log=${log} />`}
+    <${Ending} state=${state} limit=${log.model.value?.limits?.memory} />
   `;
 }
 
@@ -102,7 +113,7 @@ export function Source({ code, language }) {
 }
 
 /** @param {{state: import("./cells.js").CellState, log: import("./session_log.js").SessionLog}} props */
-function Timing({ state, log }) {
+export function Timing({ state, log }) {
   const { status } = state;
   if (status === "queued") {
     if (state.waitingFor) return html`<span class="faint">in line for a ${state.waitingFor}${state.position ? `, ${counted(state.position, "session")} ahead` : ""}</span>`;

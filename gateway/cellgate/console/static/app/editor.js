@@ -32,13 +32,14 @@ const KINDS = new Map([
  * @typedef {{matches: string[], start: number, end: number, types?: string[]}} Completion
  * @typedef {{
  *   language: string, label: string, draft: string, onRun: (code: string) => Promise<boolean> | boolean, focus?: boolean,
- *   hint?: boolean, onEscape?: () => void, runs?: boolean,
+ *   hint?: boolean, onEscape?: () => void, runs?: boolean, keeps?: boolean, onWrite?: (text: string) => void,
  *   complete?: (code: string, cursor: number) => Promise<Completion>,
  *   inspect?: (code: string, cursor: number) => void,
  *   earlier?: (steps: number) => Promise<string | undefined>,
  *   handle?: {current: {edit: (code: string) => void, focus: () => void} | null},
  * }} Props
  *   `draft`: the name of the place, under which is kept what is written in it; another place is another editor (`key`).
+ *   `keeps`: whether what has run stays here. `onWrite`: told of each change.
  *   `earlier`: the code that ran so many cells ago, 1 for the last one; undefined if there were not so many.
  *   `edit` puts code into it, and what was there aside
  */
@@ -73,7 +74,9 @@ export function Editor(props) {
   };
   const written = () => {
     // An editor that is gone has no text; what was in it stays kept.
-    if (view.current || plain.current) keep(props.draft, { ...draftOf(props.draft), text: text() });
+    if (!view.current && !plain.current) return;
+    keep(props.draft, { ...draftOf(props.draft), text: text() });
+    latest.current.onWrite?.(text());
   };
   const show = (/** @type {import("./drafts.js").Draft} */ draft) => {
     put(draft.text);
@@ -98,6 +101,7 @@ export function Editor(props) {
   const focus = () => (view.current ?? plain.current)?.focus();
   /** It has run: what was put aside for it comes back, and what was typed meanwhile stays. */
   const sent = (/** @type {string} */ code) => {
+    if (props.keeps) return;
     const { text: kept, aside: texts } = draftOf(props.draft);
     if (!view.current && !plain.current) {
       // Its session is shown by now, in place of this editor.

@@ -4,10 +4,14 @@
 
 import { api } from "./api.js";
 import { may } from "./me.js";
+import { sessionHref } from "./router.js";
 import { saved } from "./session_actions.js";
-import { Ago, ask, attempt, copy, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded } from "./ui.js";
+import { Ago, ask, attempt, copy, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded, useModule } from "./ui.js";
 import { bytes, counted, seen } from "./words.js";
 import { html, signal, useRef, useState } from "../vendor/preact.js";
+
+/** Files whose first rows are shown. */
+const HAS_ROWS = /\.(?:csv|tsv|parquet)$/i;
 
 /** Entries of one listing; a workspace may have more, which the list says. */
 const MOST = 10_000;
@@ -17,6 +21,9 @@ const tooMany = () =>
   new Error(`More than ${counted(MOST_DROPPED, "file")} at once: put them into an archive, and that here.`);
 /** Entries of one folder that are in the document. */
 const SHOWN = 300;
+
+/** Files that open as notebooks. */
+const OPENS = /\.(?:ipynb|py|md)$/i;
 
 /** @param {string} path */
 export const encoded = (path) => path.split("/").map(encodeURIComponent).join("/");
@@ -159,12 +166,19 @@ function Uploads({ log }) {
   `;
 }
 
+/** The first rows of a file. @param {any} props */
+function RowsOf(props) {
+  const module = useModule(() => import("./file_rows.js"));
+  return module ? html`<${module.FileRows} ...${props} />` : null;
+}
+
 // ---- the panel ----------------------------------------------------------------------------------------------
 
-/** @param {{log: import("./session_log.js").SessionLog}} props */
-export function Files({ log }) {
+/** @param {{log: import("./session_log.js").SessionLog, principal: string | null}} props */
+export function Files({ log, principal }) {
   const [folder, setFolder] = useState("");
   const [over, setOver] = useState(false);
+  const [rowsOf, showRows] = useState(/** @type {any} */ (null));
   const chooser = useRef(/** @type {HTMLInputElement | null} */ (null));
   const changed = log.filesChanged.value;
   const [listing, problem, again] = useLoaded(
@@ -239,6 +253,7 @@ export function Files({ log }) {
         <div class="spring"></div>
         ${writes && html`
           <${IconButton} icon="upload" label="Upload files" onClick=${() => chooser.current?.click()} />
+          <${IconButton} icon="add" label="New notebook" onClick=${() => attempt(async () => (await import("./notebook_document.js")).begin(log, principal, folder))} />
           <${IconButton} icon="folder" label="New folder" onClick=${makeFolder} />
           <input ref=${chooser} type="file" multiple hidden aria-hidden="true" tabindex="-1" onChange=${chosen} />
         `}
@@ -255,7 +270,11 @@ export function Files({ log }) {
                 <${Icon} name=${entry.folder ? "folder" : "file"} />
                 ${entry.folder
                   ? html`<button type="button" class="name" onClick=${() => setFolder(entry.path)}>${seen(entry.name)}</button>`
-                  : html`<a class="name" href=${saved(pathOf(entry.path))} download="">${seen(entry.name)}</a>`}
+                  : OPENS.test(entry.name)
+                    ? html`<a class="name" href=${sessionHref(log.key, { principal, file: entry.path })}>${seen(entry.name)}</a>`
+                    : HAS_ROWS.test(entry.name)
+                      ? html`<button type="button" class="name" onClick=${() => showRows(entry)}>${seen(entry.name)}</button>`
+                      : html`<a class="name" href=${saved(pathOf(entry.path))} download="">${seen(entry.name)}</a>`}
                 <span class="faint size">${entry.folder ? "" : bytes(entry.size)}</span>
                 <span class="faint time">${entry.modified && html`<${Ago} at=${entry.modified} />`}</span>
                 <${Menu} label="Actions for ${seen(entry.name)}" items=${[
@@ -271,6 +290,7 @@ export function Files({ log }) {
       `}
       ${entries.length > SHOWN && html`<p class="note">${counted(entries.length - SHOWN, "more entry", "more entries")} are not shown.</p>`}
       ${listing && (listing.next !== null || !listing.complete) && html`<p class="note">The workspace has more than is listed here.</p>`}
+      ${rowsOf && html`<${RowsOf} key=${rowsOf.path} path=${pathOf(rowsOf.path)} name=${rowsOf.name} size=${rowsOf.size} onClose=${() => showRows(null)} />`}
       ${over && html`<div class="drop-hint" aria-hidden="true"><${Icon} name="upload" />Drop to upload${folder ? ` into ${folder}` : ""}</div>`}
     </div>
   `;

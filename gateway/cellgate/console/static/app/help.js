@@ -25,6 +25,21 @@ const KEYS = /** @type {[group: string, keys: [keys: string[], what: string][]][
     ],
   ],
   [
+    "Notebook",
+    [
+      [["Enter"], "edit the cell"],
+      [["Shift", "Enter"], "run it, and go on"],
+      [["a"], "add a cell above"],
+      [["b"], "add a cell below"],
+      [["m"], "make it text"],
+      [["y"], "make it code"],
+      [["d"], "delete it"],
+      [["z"], "bring it back"],
+      [["Alt", "↑"], "move it up"],
+      [["Alt", "↓"], "move it down"],
+    ],
+  ],
+  [
     "Editor",
     [
       [["Shift", "Enter"], "run"],

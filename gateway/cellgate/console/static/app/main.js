@@ -128,10 +128,10 @@ function Users() {
 }
 
 function View() {
-  const { view, session = "", execution, principal } = route.value;
+  const { view, session = "", execution, principal, file } = route.value;
   if (view === "sessions") return html`<${Sessions} />`;
   if (view === "session")
-    return html`<${SessionView} key="${principal ?? ""}/${session}" session=${session} execution=${execution} principal=${owner.value && principal} />`;
+    return html`<${SessionView} key="${principal ?? ""}/${session}" session=${session} execution=${execution} principal=${owner.value && principal} file=${file} />`;
   if (view === "gateway") return html`<${Gateway} />`;
   if (view === "users") return html`<${Users} />`;
   return html`<main class="view" id="main"><h1>Not found</h1><p>The page has no such view. <a href="#/">All sessions</a></p></main>`;

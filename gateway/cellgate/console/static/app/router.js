@@ -2,14 +2,15 @@
  * What the page shows, as its fragment says it: `#/`, `#/sessions/KEY`, `#/sessions/KEY/EXECUTION`,
  * `#/gateway`, `#/users`.
  *
- * `?principal=NAME` behind a session names its owner, where that is not the reader.
+ * Behind a session, `?principal=NAME` names its owner, where that is not the reader, and `?file=PATH` a notebook of
+ * its workspace that is shown instead of what ran.
  */
 
 import { signal } from "../vendor/preact.js";
 
 /**
  * @typedef {{view: "sessions" | "session" | "gateway" | "users" | "unknown", session?: string, execution?: string,
- *   principal?: string | null}} Route
+ *   principal?: string | null, file?: string | null}} Route
  */
 
 /**
@@ -28,20 +29,23 @@ export function parse(fragment) {
   if (view === undefined) return { view: "sessions" };
   if ((view === "gateway" || view === "users") && parts.length === 1) return { view };
   if (view === "sessions" && parts.length === 1) return { view: "sessions" };
-  if (view === "sessions" && parts.length <= 3)
-    return { view: "session", session, execution, principal: new URLSearchParams(query).get("principal") };
+  if (view === "sessions" && parts.length <= 3) {
+    const given = new URLSearchParams(query);
+    return { view: "session", session, execution, principal: given.get("principal"), file: given.get("file") };
+  }
   return { view: "unknown" };
 }
 
 /**
- * The fragment of a session, or of one of its executions.
+ * The fragment of a session, of one of its executions, or of a notebook of its workspace.
  * @param {string} session
- * @param {{execution?: string | null, principal?: string | null}} [options]
+ * @param {{execution?: string | null, principal?: string | null, file?: string}} [options]
  */
-export function sessionHref(session, { execution, principal } = {}) {
+export function sessionHref(session, { execution, principal, file } = {}) {
   const path = ["#", "sessions", session, ...(execution ? [execution] : [])];
-  const query = principal ? `?principal=${encodeURIComponent(principal)}` : "";
-  return path.map((part, index) => (index ? encodeURIComponent(part) : part)).join("/") + query;
+  const named = Object.entries({ principal, file }).filter(([, value]) => value);
+  const query = named.map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`).join("&");
+  return path.map((part, index) => (index ? encodeURIComponent(part) : part)).join("/") + (query && `?${query}`);
 }
 
 /** @param {string} session */

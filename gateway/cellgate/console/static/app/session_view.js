@@ -27,9 +27,10 @@ const panelOpen = signal(innerWidth >= WIDE);
 const panel = signal("files");
 
 /**
- * @param {{session: string, execution?: string, principal?: string | null}} props
+ * @param {{session: string, execution?: string, principal?: string | null, file?: string | null}} props
+ *   `file`: a notebook of the workspace that is shown instead of what ran
  */
-export function SessionView({ session, execution, principal = null }) {
+export function SessionView({ session, execution, principal = null, file = null }) {
   const log = useMemo(() => new SessionLog(session), [session, principal]);
   useEffect(() => {
     log.start();
@@ -44,11 +45,11 @@ export function SessionView({ session, execution, principal = null }) {
         <p><a href="#/">All sessions</a></p>
       </main>
     `;
-  return html`<${Opened} key=${log} log=${log} execution=${execution} principal=${principal} />`;
+  return html`<${Opened} key=${log} log=${log} execution=${execution} principal=${principal} file=${file} />`;
 }
 
-/** @param {{log: SessionLog, execution?: string, principal: string | null}} props */
-function Opened({ log, execution, principal }) {
+/** @param {{log: SessionLog, execution?: string, principal: string | null, file: string | null}} props */
+function Opened({ log, execution, principal, file }) {
   const list = useRef(/** @type {import("./virtual_list.js").Handle | null} */ (null));
   const editor = useRef(/** @type {{edit: (code: string) => void, focus: () => void} | null} */ (null));
   const model = log.model.value;
@@ -105,11 +106,12 @@ function Opened({ log, execution, principal }) {
   return html`
     <div class="session-view ${panelOpen.value ? "with-panel" : ""}">
       <main class="notebook" id="main">
-        <${Head} log=${log} principal=${principal} onFind=${() => find(true)} />
-        ${finding && html`<${Find} log=${log} onCell=${setHit} onClose=${stopFinding} />`}
+        <${Head} log=${log} principal=${principal} onFind=${file ? null : () => find(true)} />
+        ${!opening && file && html`<${Later} key=${file} load=${PANELS.notebook} name="NotebookView" log=${log} path=${file} principal=${principal} />`}
+        ${finding && !file && html`<${Find} log=${log} onCell=${setHit} onClose=${stopFinding} />`}
         ${opening && html`<${Spinner} label="Opening the session" />`}
-        ${!opening && html`<${Cells} log=${log} execution=${hit ?? execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
-        ${!opening && runs && html`<${Composer} log=${log} principal=${principal} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
+        ${!opening && !file && html`<${Cells} log=${log} execution=${hit ?? execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
+        ${!opening && runs && !file && html`<${Composer} log=${log} principal=${principal} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
       </main>
       ${panelOpen.value && !opening && html`<${Panel} log=${log} principal=${principal} />`}
     </div>
@@ -139,7 +141,7 @@ function editFocused(log, edit) {
   });
 }
 
-/** @param {{log: SessionLog, principal: string | null, onFind: () => void}} props */
+/** @param {{log: SessionLog, principal: string | null, onFind: (() => void) | null}} props */
 function Head({ log, principal, onFind }) {
   const model = log.model.value;
   const alive = model ? LIVE.includes(model.state) : false;
@@ -179,12 +181,13 @@ function Head({ log, principal, onFind }) {
           runs && alive && { text: "Branch…", icon: "branch", act: () => branch(log, principal) },
           runs && alive && { text: "Checkpoint…", icon: "checkpoint", act: () => checkpoint(log) },
           { text: "Download notebook", icon: "download", href: saved(`${log.path}/notebook`), download: true },
+          runs && alive && may("files") && { text: "Arrange as a notebook…", icon: "file", act: () => arrange(log, principal) },
           runs && alive && { text: "Title and times…", icon: "edit", act: () => act(change(named)) },
           runs && alive && { text: "Restart…", icon: "restart", act: () => act(restart(named)) },
           runs && alive && { text: "End…", icon: "cross", danger: true, act: () => act(end(named)) },
           isAdmin.value && { text: "Purge…", icon: "trash", danger: true, act: () => leave(purge(named)) },
         ]} />
-        <${IconButton} icon="search" label="Find in cells (/)" onClick=${onFind} />
+        ${onFind && html`<${IconButton} icon="search" label="Find in cells (/)" onClick=${onFind} />`}
         <${IconButton} icon="panel" label=${panelOpen.value ? "Hide the panel" : "Show the panel"} aria-pressed=${String(panelOpen.value)} onClick=${() => (panelOpen.value = !panelOpen.value)} />
       </div>
     </header>
@@ -287,23 +290,27 @@ function Composer({ log, principal, alive, editor, list, onEscape }) {
   `;
 }
 
-/** Panels that are loaded when they are shown for the first time. */
+/** Make a notebook of what has run, to be edited. @param {SessionLog} log @param {string | null} principal */
+const arrange = (log, principal) => attempt(async () => (await import("./notebook_document.js")).arrange(log, principal));
+
+/** Parts that are loaded when they are shown for the first time. */
 const PANELS = {
+  notebook: () => import("./notebook_view.js"),
   packages: () => import("./packages.js"),
   record: () => import("./record_panel.js"),
   variables: () => import("./variables.js"),
 };
 
-/** A panel of a module. @param {{load: () => Promise<any>, name: string, log: SessionLog}} props */
-function Later({ load, name, log }) {
+/** A part of a module. @param {{load: () => Promise<any>, name: string, [prop: string]: any}} props */
+function Later({ load, name, ...props }) {
   const module = useModule(load);
-  return module ? html`<${module[name]} log=${log} />` : html`<${Spinner} />`;
+  return module ? html`<${module[name]} ...${props} />` : html`<${Spinner} />`;
 }
 
 /** @param {{log: SessionLog, principal: string | null}} props */
 function Panel({ log, principal }) {
   const tabs = /** @type {[string, string, () => any][]} */ ([
-    ["files", "Files", () => html`<${Files} log=${log} />`],
+    ["files", "Files", () => html`<${Files} log=${log} principal=${principal} />`],
     ["variables", "Variables", () => html`<${Later} key="variables" load=${PANELS.variables} name="Variables" log=${log} />`],
     ["packages", "Packages", () => html`<${Later} key="packages" load=${PANELS.packages} name="Packages" log=${log} />`],
     ["tree", "Tree", () => html`<${Tree} log=${log} principal=${principal} />`],
