@@ -56,6 +56,10 @@ def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
         "folder": "/tmp\n",
         "joined": ["got a line\n", 3],
         "resized": True,
+        "watched": [
+            [["create", "new.txt"], ["write", "new.txt"]],
+            [["rename", "new.txt", None], ["create", "newer.txt", 3], "TimeoutException"],
+        ],
         "ended": False,
     }
 
@@ -69,6 +73,7 @@ def test_e2b_in_node(gateway: GatewayProcess, tmp_path: Path) -> None:
         "context": "NameError",
         "files": ["written", ["b.txt"]],
         "command": ["written", "no\n", 0],
+        "watched": [["create", "new.txt"], ["write", "new.txt"], "FileNotFoundError"],
         "again": "6",
     }
 

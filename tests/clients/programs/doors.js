@@ -18,9 +18,22 @@ async function e2b() {
   found.files = [await sandbox.files.read("a/b.txt"), listed.map((each) => each.name)];
   const done = await sandbox.commands.run("cat a/b.txt; echo no >&2");
   found.command = [done.stdout, done.stderr, done.exitCode];
+  found.watched = await watched(sandbox);
   found.again = (await (await Sandbox.connect(sandbox.sandboxId)).runCode("x")).text;
   await sandbox.kill();
   return found;
+}
+
+async function watched(sandbox) {
+  const seen = [];
+  let told;
+  const both = new Promise((resolve) => (told = resolve));
+  const watch = await sandbox.files.watchDir("a", (event) => seen.push([event.type, event.name]) === 2 && told());
+  await sandbox.files.write("a/new.txt", "new");
+  await both;
+  await watch.stop();
+  const refused = await sandbox.files.watchDir("nothing", () => {}).catch((error) => error.name);
+  return [...seen, refused];
 }
 
 async function librechat() {

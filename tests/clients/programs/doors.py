@@ -54,6 +54,7 @@ def with_e2b():
         found["folder"] = sandbox.commands.run("pwd", cwd="/tmp").stdout
         found["joined"] = _join(sandbox)
         found["resized"] = _resize(sandbox)
+        found["watched"] = _watch(sandbox)
     found["ended"] = sandbox.is_running()
     return found
 
@@ -84,6 +85,34 @@ def _resize(sandbox):
     shown = []
     joined.wait(on_pty=shown.append)
     return "31 97" in b"".join(shown).decode()
+
+
+def _watch(sandbox):
+    """Ask what has changed in a folder; then follow it, as the async client does."""
+    watch = sandbox.files.watch_dir("a", recursive=True)
+    sandbox.files.write("a/new.txt", "new")
+    asked = [[event.type.value, event.name] for event in watch.get_new_events()]
+    watch.stop()
+    return asked, asyncio.run(_follow_folder(sandbox.sandbox_id))
+
+
+async def _follow_folder(identifier):
+    from e2b import FileNotFoundException
+    from e2b_code_interpreter import AsyncSandbox
+
+    sandbox = await AsyncSandbox.connect(identifier)
+    seen = asyncio.Queue()
+    watch = await sandbox.files.watch_dir("a", seen.put, include_entry=True)
+    await sandbox.files.rename("a/new.txt", "a/newer.txt")
+    events = [await seen.get() for _ in range(2)]
+    await watch.stop()
+    ended = asyncio.Queue()
+    await sandbox.files.watch_dir("a", seen.put, on_exit=ended.put, timeout=0.5)
+    told = [[each.type.value, each.name, each.entry and each.entry.size] for each in events]
+    try:
+        await sandbox.files.watch_dir("nothing", seen.put)
+    except FileNotFoundException:
+        return [*told, type(await ended.get()).__name__]
 
 
 def with_openai_agents():

@@ -1,14 +1,12 @@
-"""A sandbox's programs: Connect calls, one of which answers with a stream of envelopes.
+"""A sandbox's programs: Connect calls, two of which answer with a stream of envelopes.
 
-An envelope is a byte of flags, a length of four bytes, and JSON. `commands.run` is a shell, a program beside
-the kernel: it neither waits for cells nor is one.
+`commands.run` is a shell, a program beside the kernel: it neither waits for cells nor is one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -20,9 +18,10 @@ import msgspec
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxHandler, Unsupported, parse_program_path, program_path
+from cellgate.doors.e2b.envelopes import EnvelopesHandler, envelope, last, opened
 from cellgate.doors.e2b.terminals import TerminalBody, in_terminal, is_in_terminal, resizing
 from cellgate.errors import Conflict, NotFound
-from cellgate.http.message import decode, decode_heavy, encode
+from cellgate.http.message import decode, decode_heavy
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Permission
@@ -30,18 +29,14 @@ from cellgate.processes.request import ProcessRequest, check_input, check_proces
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
 
-HEAD: Final = struct.Struct(">BI")
-LAST: Final = 2
-"""The flag of the envelope that ends a stream."""
 SHELL: Final = "/bin/bash"
 LOGIN: Final = "-l"
 COMMAND: Final = "-c"
 TERMINAL: Final = "pty"
-MOST_DIGITS: Final = 10
 SIGNALS: Final = MappingProxyType(
     {
         "SIGNAL_SIGTERM": Signals.SIGTERM,
@@ -108,22 +103,6 @@ class _Event(msgspec.Struct):
     cause: str | None = None
 
 
-def envelope(told: Mapping[str, object], flags: int = 0) -> bytes:
-    """Return one message of a stream."""
-    data = encode(told)
-    return HEAD.pack(flags, len(data)) + data
-
-
-def opened(body: bytes) -> bytes:
-    """Return what is in the one envelope of a request. Raises InvalidInput."""
-    if len(body) < HEAD.size:
-        raise InvalidInput("The request body is no envelope")
-    flags, length = HEAD.unpack_from(body)
-    if flags or length != len(body) - HEAD.size:
-        raise InvalidInput("The request body is not one whole, uncompressed envelope")
-    return body[HEAD.size :]
-
-
 def envelopes(rows: Iterable[EventRow], output: str = "") -> list[bytes]:
     """Return what is told of a program's events. `output`: the name of all its output, if it has one name."""
     decoder = msgspec.json.Decoder(_Event)
@@ -138,8 +117,7 @@ def _envelopes(kind: str, event: _Event, output: str) -> list[bytes]:
             data = base64.b64encode(event.text.encode()).decode()
             return [_told({"data": {output or event.name: data}})]
     if event.cause == "timeout":
-        error = {"code": "deadline_exceeded", "message": "The program ran longer than its time"}
-        return [envelope({"error": error}, LAST)]
+        return [last("deadline_exceeded", "The program ran longer than its time")]
     if event.exit_code is not None:
         end: dict[str, object] = {"exitCode": event.exit_code, "exited": True}
         end["status"] = f"exit status {event.exit_code}"
@@ -147,7 +125,7 @@ def _envelopes(kind: str, event: _Event, output: str) -> list[bytes]:
         end = {"exitCode": -1, "exited": False, "status": f"signal: {event.signal or event.cause}"}
     if event.cause is not None:
         end["error"] = event.cause
-    return [_told({"end": end}), envelope({}, LAST)]
+    return [_told({"end": end}), last()]
 
 
 def _told(event: Mapping[str, object]) -> bytes:
@@ -162,27 +140,12 @@ def _argv(program: E2bProgram) -> list[str]:
     return ["bash", *(each for each in program.args[:options] if each != LOGIN), *program.args[options:]]
 
 
-class ProgramStream(SandboxHandler):
+class ProgramStream(EnvelopesHandler):
     """A call that is answered with a program's events."""
-
-    connect = True
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         self._output = ""
-
-    def timeout(self) -> float | None:
-        """Return the seconds that the call may take, if the client says. Raises InvalidInput."""
-        given = self.request.headers.get("Connect-Timeout-Ms", "")
-        if not given:
-            return None
-        if not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
-            raise InvalidInput("Connect-Timeout-Ms must be a number")
-        return int(given) / 1000
-
-    def set_head(self, form: Format) -> None:
-        super().set_head(form)
-        self.set_header("Content-Type", "application/connect+json")
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
@@ -191,9 +154,6 @@ class ProgramStream(SandboxHandler):
 
     def sign_of_life(self, form: Format) -> bytes:
         return _told({"keepalive": {}})
-
-    def write_problem(self, error: CellgateError, form: Format) -> None:
-        self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
 
 
 class StartHandler(ProgramStream):
@@ -237,8 +197,7 @@ class JoinHandler(ProgramStream):
             async with asyncio.timeout(timeout), aclosing(run.events(after=session.log.last_seq)) as batches:
                 await self.stream(batches, Format.NDJSON)
         except TimeoutError:
-            error = {"code": "deadline_exceeded", "message": "The program goes on; the call's time is over"}
-            self.write(envelope({"error": error}, LAST))
+            self.write(last("deadline_exceeded", "The program goes on; the call's time is over"))
 
 
 class E2bProcessHandler(SandboxHandler):

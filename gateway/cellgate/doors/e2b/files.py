@@ -186,8 +186,8 @@ class FilesystemHandler(SandboxHandler):
         parts = parse_home_path(body.path)
         found = await self.services.sessions.files.look_into(self.owner, key, parts, body.depth or 1)
         if len(found) <= FEW:
-            return {"entries": _all_told(found)}
-        return {"entries": await self.services.storage.lanes.texts.run(_all_told, found)}
+            return {"entries": told_of_all(found)}
+        return {"entries": await self.services.storage.lanes.texts.run(told_of_all, found)}
 
     async def look(self, key: str) -> Mapping[str, object]:
         """Return the entry at a path."""
@@ -215,7 +215,7 @@ class FilesystemHandler(SandboxHandler):
         return {}
 
     async def _entry(self, key: str, parts: Parts) -> Mapping[str, object]:
-        return {"entry": _told(await self.services.sessions.files.look(self.owner, key, parts))}
+        return {"entry": told_of(await self.services.sessions.files.look(self.owner, key, parts))}
 
 
 CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, object]]]] = MappingProxyType(
@@ -229,11 +229,13 @@ CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, ob
 )
 
 
-def _all_told(items: Sequence[Item]) -> list[dict[str, object]]:
-    return [_told(item) for item in items]
+def told_of_all(items: Sequence[Item]) -> list[dict[str, object]]:
+    """Return the entries as they are told."""
+    return [told_of(item) for item in items]
 
 
-def _told(item: Item) -> dict[str, object]:
+def told_of(item: Item) -> dict[str, object]:
+    """Return an entry as it is told."""
     parts = tuple(item.path.split("/")) if item.path else ()
     kind = "DIRECTORY" if item.is_folder else "SYMLINK" if item.is_link else "FILE"
     seconds, rest = divmod(item.modified, NS)

@@ -16,6 +16,12 @@ from cellgate.doors.e2b.control import (
     TimeoutHandler,
 )
 from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
+from cellgate.doors.e2b.watching import (
+    WatchDirHandler,
+    WatcherEventsHandler,
+    WatcherRemovalHandler,
+    WatchersHandler,
+)
 
 PREFIX: Final = "/e2b"
 ROUTES: Final = (
@@ -32,6 +38,10 @@ ROUTES: Final = (
     ("/e2b/contexts/{context}/restart", ContextRestartHandler),
     ("/e2b/health", E2bHealthHandler),
     ("/e2b/files", E2bFilesHandler),
+    ("/e2b/filesystem.Filesystem/WatchDir", WatchDirHandler),
+    ("/e2b/filesystem.Filesystem/CreateWatcher", WatchersHandler),
+    ("/e2b/filesystem.Filesystem/GetWatcherEvents", WatcherEventsHandler),
+    ("/e2b/filesystem.Filesystem/RemoveWatcher", WatcherRemovalHandler),
     ("/e2b/filesystem.Filesystem/{call}", FilesystemHandler),
     ("/e2b/process.Process/Start", StartHandler),
     ("/e2b/process.Process/Connect", JoinHandler),
