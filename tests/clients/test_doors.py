@@ -50,6 +50,7 @@ def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
         "files": ["written", ["b.txt"]],
         "command": ["written", "no\n", 0],
         "info": [{"who": "us"}, True],
+        "metrics": [True, True],
         "again": "6",
         "language": "42",
         "fork": ["7", "6", True],
@@ -74,6 +75,7 @@ def test_e2b_in_node(gateway: GatewayProcess, tmp_path: Path) -> None:
         "files": ["written", ["b.txt"]],
         "command": ["written", "no\n", 0],
         "watched": [["create", "new.txt"], ["write", "new.txt"], "FileNotFoundError"],
+        "metrics": True,
         "again": "6",
     }
 

@@ -26,12 +26,22 @@ MOST_WATCHED: Final = 10_000
 RETRY_AFTER: Final = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorTime:
+    """The seconds of processor time that a kernel had used at a moment of the loop's clock."""
+
+    kernel: str
+    moment: float
+    seconds: float
+
+
 @dataclass(slots=True, eq=False)
 class Sandbox:
     """A session as a sandbox. `env`: for each of its cells. `set_up`: the kernel that has been prepared.
 
     `further`: the live sessions that belong to it, by the client's names for them, oldest first. `making`:
     held while one is made that two requests might make at once. `watches`: by the clients' names for them.
+    `measured`: the last measurement of its kernel that a client was told.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -39,6 +49,7 @@ class Sandbox:
     further: dict[str, Session] = field(default_factory=dict)
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
     watches: dict[str, FolderWatch] = field(default_factory=dict)
+    measured: ProcessorTime | None = None
 
     def add(self, name: str, session: Session) -> None:
         """Keep a further session until it is over. `name`: unique in the sandbox."""

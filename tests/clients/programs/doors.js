@@ -19,6 +19,8 @@ async function e2b() {
   const done = await sandbox.commands.run("cat a/b.txt; echo no >&2");
   found.command = [done.stdout, done.stderr, done.exitCode];
   found.watched = await watched(sandbox);
+  const [metrics] = await sandbox.getMetrics();
+  found.metrics = metrics.memUsed > 0 && metrics.memUsed < metrics.memTotal;
   found.again = (await (await Sandbox.connect(sandbox.sandboxId)).runCode("x")).text;
   await sandbox.kill();
   return found;

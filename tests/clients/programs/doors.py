@@ -45,6 +45,8 @@ def with_e2b():
         found["command"] = [done.stdout, done.stderr, done.exit_code]
         info = sandbox.get_info()
         found["info"] = [info.metadata, sandbox.is_running()]
+        (metrics,) = sandbox.get_metrics()
+        found["metrics"] = [0 < metrics.mem_used < metrics.mem_total, metrics.cpu_count == info.cpu_count]
         found["again"] = Sandbox.connect(sandbox.sandbox_id).run_code("x").text
         sandbox.run_code("let q = 41", language="javascript")
         found["language"] = sandbox.run_code("q + 1", language="js").text

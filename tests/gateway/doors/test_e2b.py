@@ -169,6 +169,29 @@ def test_a_sandbox_that_is_to_be_paused_ends_at_its_timeout(gateway: GatewayProc
     until(lambda: made.control("GET").status_code == 404, "it lives on")
 
 
+def test_metrics_tell_what_a_sandbox_uses(own: Sandbox) -> None:
+    def measured(query: str = "") -> dict[str, Any]:
+        (told,) = own.control("GET", f"/metrics{query}").json()
+        return dict(told)
+
+    first = measured()
+    limits = own.gateway.model(own.session)["limits"]
+    assert first["memTotal"] == limits["memory"] > first["memUsed"] > 1_000_000
+    assert (first["diskTotal"], first["memCache"]) == (limits["disk"], 0)
+    assert (first["cpuCount"], first["timestamp"][:2]) == (1, "20")
+    own.run("open('large', 'wb').write(b'x' * 5_000_000)")
+    own.run("import time\nwhile time.process_time() < 2: pass")
+    second = measured(f"?start={first['timestampUnix']}&end={first['timestampUnix'] + 10**6}")
+    assert second["diskUsed"] - first["diskUsed"] >= 5_000_000
+    assert 0 <= first["cpuUsedPct"] <= 100
+    assert 0 < second["cpuUsedPct"] <= 100
+    # There is no history.
+    assert own.control("GET", "/metrics?start=0&end=1000").json() == []
+    assert own.control("GET", f"/metrics?start={first['timestampUnix'] + 10**6}").json() == []
+    assert own.control("GET", "/metrics?start=soon").status_code == 400
+    assert control(own.gateway, "GET", "sandboxes/nothing/metrics").status_code == 404
+
+
 def fork(sandbox: Sandbox, **asked: object) -> list[Sandbox]:
     """As `fork` does."""
     answer = sandbox.control("POST", "/fork", asked)
@@ -248,7 +271,7 @@ def test_who_asks_for_a_network_where_none_is_given_has_none(gateway: GatewayPro
 
 
 def test_what_is_not_there_says_so(shared: Sandbox) -> None:
-    for method, path in (("POST", "/pause"), ("GET", "/metrics"), ("POST", "/snapshots")):
+    for method, path in (("POST", "/pause"), ("POST", "/snapshots")):
         answer = shared.control(method, path)
         assert (answer.status_code, answer.json()["code"]) == (501, 501)
     call = shared.server("POST", "process.Process/StreamInput", ENVD, json={})

@@ -52,6 +52,7 @@ MOST_LISTED: Final = 100
 MOST_FILTERS: Final = 50
 MOST_TEMPLATE: Final = 200
 MOST_FORKS: Final = 20
+MOST_DIGITS: Final = 17
 PUBLIC_PORTS: Final = MappingProxyType({"allowPublicTraffic": True})
 """The rules for a network that change nothing here: who may see programs' ports, of which none is shown."""
 
@@ -222,13 +223,13 @@ class SandboxesHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """List sandboxes, the newest first unless the query says otherwise."""
-        limit = self._number("limit", MOST_LISTED)
+        limit = number_of(self, "limit", MOST_LISTED)
         if not 1 <= limit <= MOST_LISTED:
             raise InvalidInput(f"limit must be from 1 to {MOST_LISTED}")
         states = self.get_query_argument("state", "running").split(",")
         newest = self.get_query_argument("order", "desc") != "asc"
         wanted = _filters(self.get_query_argument("metadata", ""))
-        last = self._number("nextToken", 0)
+        last = number_of(self, "nextToken", 0)
         found = [
             session
             for session in self._all()
@@ -246,14 +247,6 @@ class SandboxesHandler(ControlHandler):
         """Return the login's sandboxes that run."""
         live = self.services.sessions.manager.all_live(self.owner)
         return [session for session in live if find(self.services, self.login, _facts(session)[0]) is session]
-
-    def _number(self, name: str, default: int) -> int:
-        given = self.get_query_argument(name, "")
-        if not given:
-            return default
-        if not (given.isascii() and given.isdecimal() and len(given) < 17):
-            raise InvalidInput(f"{name} must be a number")
-        return int(given)
 
 
 class SandboxDetailHandler(ControlHandler):
@@ -341,6 +334,16 @@ class TimeoutHandler(ControlHandler):
         session.record.let_live(body.timeout, self.services.sessions.terms.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
+
+
+def number_of(handler: ControlHandler, name: str, default: int) -> int:
+    """Return a number of the request's query. Raises InvalidInput."""
+    given = handler.get_query_argument(name, "")
+    if not given:
+        return default
+    if not (given.isascii() and given.isdecimal() and len(given) < MOST_DIGITS):
+        raise InvalidInput(f"{name} must be a number")
+    return int(given)
 
 
 def _word(made: bytes) -> str:
