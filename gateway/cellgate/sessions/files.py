@@ -135,7 +135,7 @@ class SessionFiles:
             return await self._lanes.files.run(tree.look_into, root, parts, depth)
 
     async def used(self, session: Session) -> int:
-        """Return the bytes on disk of a live session's files, as its limit counts them. Raises StorageError."""
+        """Return the bytes on disk of a session's files, as its limit counts them. Raises StorageError."""
         async with session.slot.moving:
             return await self._lanes.files.run(_used, session.slot.workspace, session.limits.resources.disk)
 

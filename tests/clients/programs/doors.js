@@ -16,6 +16,8 @@ async function e2b() {
   await sandbox.files.write("a/b.txt", "written");
   const listed = await sandbox.files.list("a");
   found.files = [await sandbox.files.read("a/b.txt"), listed.map((each) => each.name)];
+  await sandbox.files.write("packed", "x".repeat(100_000), { gzip: true });
+  found.packed = (await sandbox.files.read("packed")).length;
   const done = await sandbox.commands.run("cat a/b.txt; echo no >&2");
   found.command = [done.stdout, done.stderr, done.exitCode];
   found.watched = await watched(sandbox);

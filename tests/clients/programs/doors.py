@@ -41,6 +41,8 @@ def with_e2b():
         found["context"] = sandbox.run_code("x", context=context).error.name
         sandbox.files.write("a/b.txt", "written")
         found["files"] = [sandbox.files.read("a/b.txt"), [each.name for each in sandbox.files.list("a")]]
+        sandbox.files.write("packed", "x" * 100_000, gzip=True)
+        found["packed"] = len(sandbox.files.read("packed", gzip=True))
         done = sandbox.commands.run("cat a/b.txt; echo no >&2")
         found["command"] = [done.stdout, done.stderr, done.exit_code]
         info = sandbox.get_info()

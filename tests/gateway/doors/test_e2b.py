@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import struct
 from collections.abc import Iterator
@@ -714,6 +715,27 @@ def test_nothing_hidden_stays_of_uploads_that_fail(own: Sandbox) -> None:
     assert own.run("import os; os.listdir()").text == "['a']"
 
 
+def packed(sandbox: Sandbox, body: bytes, encoding: str = "gzip", path: str = "a") -> requests.Response:
+    """As `files.write` with `gzip` does."""
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/octet-stream"}
+    return sandbox.server("POST", "files", ENVD, params={"path": path}, data=body, headers=headers)
+
+
+def test_compressed_uploads_are_unpacked(own: Sandbox) -> None:
+    content = bytes(range(256)) * 40_000
+    assert packed(own, gzip.compress(content)).json()[0]["path"] == "/home/user/a"
+    assert read(own, "a").content == content
+    assert packed(own, gzip.compress(b""), path="/tmp/b").status_code == 200
+    assert read(own, "/tmp/b").content == b""
+
+
+def test_no_more_is_unpacked_than_there_is_room_for(start_gateway: StartGateway) -> None:
+    own = make(start_gateway(doors="e2b", disk="20m"))
+    refused = packed(own, gzip.compress(bytes(400 * 1024 * 1024)))
+    assert refused.status_code == 413
+    assert read(own, "a").status_code == 404
+
+
 def test_bad_uploads_are_refused(own: Sandbox) -> None:
     refused = write(own, {"/etc/x": b"1"})
     assert refused.status_code == 400
@@ -722,9 +744,10 @@ def test_bad_uploads_are_refused(own: Sandbox) -> None:
     assert write(own, {"a": b"1", "./a": b"2"}).status_code == 400
     assert write(own, {"a": b"1"}, path="/home/user").status_code == 400
     assert own.server("POST", "files", ENVD, data=b"x").status_code == 400
-    packed = {"Content-Encoding": "gzip", "Content-Type": "application/octet-stream"}
-    answer = own.server("POST", "files", ENVD, params={"path": "a"}, data=b"x", headers=packed)
-    assert answer.status_code == 415
+    for encoding, body, code in (("br", b"x", 415), ("gzip", b"x", 400), ("gzip", b"", 400)):
+        answer = packed(own, body, encoding)
+        assert answer.status_code == code
+        assert answer.json()["message"]
     assert read(own, "a").status_code == 404
     gone = Sandbox(own.gateway, own.id, own.token)
     own.control("DELETE")
