@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from cellgate.errors import NotFound, QueueFull, QuotaExceeded
 from cellgate.files.folder_watch import FolderWatch
+from cellgate.sessions.terminal_sizes import TerminalSizes
 
 if TYPE_CHECKING:
     from cellgate.sessions.session import Session
@@ -41,7 +42,7 @@ class Sandbox:
 
     `further`: the live sessions that belong to it, by the client's names for them, oldest first. `making`:
     held while one is made that two requests might make at once. `watches`: by the clients' names for them.
-    `measured`: the last measurement of its kernel that a client was told.
+    `measured`: the last measurement of its kernel that a client was told. `sizes`: those of its terminals.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Sandbox:
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
     watches: dict[str, FolderWatch] = field(default_factory=dict)
     measured: ProcessorTime | None = None
+    sizes: TerminalSizes = field(default_factory=TerminalSizes)
 
     def add(self, name: str, session: Session) -> None:
         """Keep a further session until it is over. `name`: unique in the sandbox."""

@@ -948,7 +948,13 @@ def test_a_command_is_joined(shared: Sandbox) -> None:
     assert (gone.status_code, gone.json()["code"]) == (404, "not_found")
 
 
+def started(sandbox: Sandbox) -> int:
+    """How many programs of a sandbox are in its record."""
+    return sum(each["type"] == "process_started" for each in sandbox.gateway.recorded(sandbox.session))
+
+
 def test_a_terminal_is_resized(shared: Sandbox) -> None:
+    before = started(shared)
     with begin(shared, "", process={"args": ["-i"]}, pty={"size": {"cols": 100, "rows": 30}}) as answer:
         pid = next(messages(answer))[1]["event"]["start"]["pid"]
 
@@ -957,7 +963,14 @@ def test_a_terminal_is_resized(shared: Sandbox) -> None:
             return shared.server("POST", f"process.Process/{name}", ENVD, json=about)
 
         assert ask("Update", pty={"size": {"cols": 0, "rows": 40}}).status_code == 400
+        with ThreadPoolExecutor() as pool:
+            sizes = [{"size": {"cols": 100, "rows": rows}} for rows in range(31, 40)]
+            told_all = list(pool.map(lambda size: ask("Update", pty=size).json(), sizes))
+        assert told_all == [{}] * len(sizes)
         assert ask("Update", pty={"size": {"cols": 120, "rows": 40}}).json() == {}
+        # These are no programs of the client.
+        assert len(ask("List").json()["processes"]) == 1
+        assert started(shared) == before + 1
         with join(shared, pid) as joined:
             told = messages(joined)
             assert next(told)[1]["event"]["start"]["pid"] == pid

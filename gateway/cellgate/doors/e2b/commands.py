@@ -10,6 +10,7 @@ import base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from signal import Signals
 from types import MappingProxyType
 from typing import Final
@@ -25,18 +26,22 @@ from cellgate.http.message import decode, decode_heavy
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Permission
-from cellgate.processes.request import ProcessRequest, check_input, check_process
+from cellgate.processes.request import check_input, check_process
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow
+from cellgate.sessions.session import Session
+from cellgate.sessions.terminal_sizes import Size
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput, KernelDied
 from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.keeper.programs import ProgramExit, ProgramOutput, ProgramSpec
 
 SHELL: Final = "/bin/bash"
 LOGIN: Final = "-l"
 COMMAND: Final = "-c"
 TERMINAL: Final = "pty"
+RESIZE_SECONDS: Final = 10.0
 SIGNALS: Final = MappingProxyType(
     {
         "SIGNAL_SIGTERM": Signals.SIGTERM,
@@ -256,13 +261,34 @@ class E2bProcessHandler(SandboxHandler):
         run = _find(runs, body.process)
         if not is_in_terminal(run.argv):
             raise InvalidInput("The program has no terminal")
-        argv = resizing(run.pid, body.pty.size)
-        resizer = await self.session().start_process(ProcessRequest(argv, waits=True))
-        await resizer.wait()
-        if resizer.model().exit_code != 0:
-            _find(runs, body.process)
-            raise Conflict("The terminal could not be resized; try again")
+        session, size = self.session(), body.pty.size
+        sizes = self.services.sessions.sandboxes.of(session).sizes
+        await sizes.want(run.id, (size.rows, size.cols), partial(_give_size, session, run))
         return {}
+
+
+async def _give_size(session: Session, run: ProcessRun, size: Size) -> None:
+    """Give a program's terminal another size, by a program that is nobody's and not recorded.
+
+    Raises NotFound, Conflict, KernelDied.
+    """
+    _find([run], Selector(run.pid))
+    kernel = session.kernel
+    if kernel is None:
+        raise KernelDied("The sandbox has no kernel now, and so no terminal")
+    program = await kernel.start_program(ProgramSpec(resizing(run.pid, size)))
+    told: ProgramOutput | ProgramExit | None = None
+    try:
+        async with asyncio.timeout(RESIZE_SECONDS):
+            while isinstance(told := await program.next(), ProgramOutput):
+                continue
+    except TimeoutError:
+        told = None
+    finally:
+        program.close()
+    if not isinstance(told, ProgramExit) or told.code != 0:
+        _find([run], Selector(run.pid))
+        raise Conflict("The terminal could not be resized; try again")
 
 
 def _find(runs: Iterable[ProcessRun], wanted: Selector) -> ProcessRun:
