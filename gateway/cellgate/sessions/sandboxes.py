@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from cellgate.errors import NotFound, QueueFull, QuotaExceeded
 from cellgate.files.folder_watch import FolderWatch
 from cellgate.sessions.terminal_sizes import TerminalSizes
+from cellgate_kernels.kernel.asleep import Sleep
 
 if TYPE_CHECKING:
     from cellgate.sessions.session import Session
@@ -43,6 +44,7 @@ class Sandbox:
     `further`: the live sessions that belong to it, by the client's names for them, oldest first. `making`:
     held while one is made that two requests might make at once. `watches`: by the clients' names for them.
     `measured`: the last measurement of its kernel that a client was told. `sizes`: those of its terminals.
+    `paused`: the sleep of its kernel that a client asked for.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -52,6 +54,12 @@ class Sandbox:
     watches: dict[str, FolderWatch] = field(default_factory=dict)
     measured: ProcessorTime | None = None
     sizes: TerminalSizes = field(default_factory=TerminalSizes)
+    paused: Sleep | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a client has let its kernel sleep, and nothing has woken that since."""
+        return self.paused is not None and not self.paused.over
 
     def add(self, name: str, session: Session) -> None:
         """Keep a further session until it is over. `name`: unique in the sandbox."""

@@ -171,7 +171,12 @@ class Kernel:
     @property
     def asleep(self) -> bool:
         """Whether it is frozen, or about to be; the next message to it wakes it."""
-        return self._sleep is not None and not self._sleep.over
+        return self.present_sleep is not None
+
+    @property
+    def present_sleep(self) -> Sleep | None:
+        """The sleep that it is in, which is over when it is woken; None while it is awake."""
+        return None if self._sleep is None or self._sleep.over else self._sleep
 
     @property
     def shares_sandbox_with(self) -> tuple[str, ...]:

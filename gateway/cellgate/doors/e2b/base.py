@@ -128,6 +128,12 @@ class SandboxGone(CellgateError):
     reason = "sandbox_gone"
 
 
+class SandboxBusy(CellgateError):
+    """A sandbox can't be paused, because it is in use."""
+
+    reason = "sandbox_busy"
+
+
 def session_key(login: Login, sandbox: str) -> str:
     """Return the key of a principal's sandbox; a token for keys with a prefix has sandboxes of its own."""
     return key_of(login.principal.name, sandbox, login.reach.prefix)
@@ -165,9 +171,14 @@ def find(services: Services, login: Login, sandbox: str) -> Session | None:
 
 def status_code(error: CellgateError) -> HTTPStatus:
     """Return the status of a refusal."""
-    if isinstance(error, Unsupported):
-        return HTTPStatus.NOT_IMPLEMENTED
-    return HTTPStatus.BAD_GATEWAY if isinstance(error, SandboxGone) else status_of(error)
+    match error:
+        case Unsupported():
+            return HTTPStatus.NOT_IMPLEMENTED
+        case SandboxGone():
+            return HTTPStatus.BAD_GATEWAY
+        case SandboxBusy():
+            return HTTPStatus.SERVICE_UNAVAILABLE
+    return status_of(error)
 
 
 class E2bHandler(DoorHandler):
@@ -178,7 +189,7 @@ class E2bHandler(DoorHandler):
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         code = status_code(error)
         self.set_status(code)
-        self.is_expected = isinstance(error, Unsupported | SandboxGone)
+        self.is_expected = isinstance(error, Unsupported | SandboxGone | SandboxBusy)
         return "application/json; charset=utf-8", encode(self.problem(error, code))
 
     def problem(self, error: CellgateError, code: HTTPStatus) -> dict[str, object]:
@@ -206,6 +217,8 @@ class SandboxHandler(E2bHandler):
         session = find(self.services, self.login, self.sandbox_id)
         if session is None:
             raise SandboxGone("The sandbox was not found")
+        if self.services.sessions.sandboxes.of(session).is_paused:
+            raise SandboxGone("The sandbox was not found: it is paused; connect to it first")
         return session
 
     def _authenticate(self) -> Login | Ask:

@@ -11,6 +11,8 @@ from cellgate.doors.e2b.contexts import ContextHandler, ContextRestartHandler, C
 from cellgate.doors.e2b.control import (
     ConnectHandler,
     ForkHandler,
+    PauseHandler,
+    ResumeHandler,
     SandboxDetailHandler,
     SandboxesHandler,
     TimeoutHandler,
@@ -31,6 +33,8 @@ ROUTES: Final = (
     ("/e2b/sandboxes/{sandbox}", SandboxDetailHandler),
     ("/e2b/v2/sandboxes/{sandbox}/connect", ConnectHandler),
     ("/e2b/sandboxes/{sandbox}/connect", ConnectHandler),
+    ("/e2b/sandboxes/{sandbox}/pause", PauseHandler),
+    ("/e2b/sandboxes/{sandbox}/resume", ResumeHandler),
     ("/e2b/sandboxes/{sandbox}/timeout", TimeoutHandler),
     ("/e2b/sandboxes/{sandbox}/fork", ForkHandler),
     ("/e2b/sandboxes/{sandbox}/metrics", MetricsHandler),
