@@ -28,6 +28,19 @@ async function e2b() {
   return found;
 }
 
+async function e2b_pause() {
+  Object.assign(process.env, { E2B_API_URL: `${url}/e2b`, E2B_SANDBOX_URL: `${url}/e2b`, E2B_API_KEY: token });
+  const { Sandbox } = require("@e2b/code-interpreter");
+  const sandbox = await Sandbox.create({ timeoutMs: 60_000 });
+  await sandbox.runCode("x = 6");
+  const paused = [await sandbox.pause(), await sandbox.pause(), await sandbox.isRunning()];
+  const again = await Sandbox.connect(sandbox.sandboxId);
+  const found = { paused, resumed: [(await again.runCode("x")).text, await again.isRunning()] };
+  await again.pause();
+  await again.kill();
+  return found;
+}
+
 async function watched(sandbox) {
   const seen = [];
   let told;
@@ -52,7 +65,7 @@ async function librechat() {
   };
 }
 
-const KNOWN = { e2b, librechat };
+const KNOWN = { e2b, e2b_pause, librechat };
 KNOWN[which]().then(
   (found) => process.stdout.write(`${JSON.stringify(found)}\n`, () => process.exit(0)),
   (error) => {

@@ -119,6 +119,22 @@ async def _follow_folder(identifier):
         return [*told, type(await ended.get()).__name__]
 
 
+def with_e2b_pause():
+    from e2b import SandboxQuery, SandboxState
+    from e2b_code_interpreter import Sandbox
+
+    point_at_us()
+    sandbox = Sandbox.create(timeout=60)
+    sandbox.run_code("x = 6")
+    paused = [sandbox.pause(), sandbox.pause(), sandbox.is_running(), sandbox.get_info().state.value]
+    pages = [Sandbox.list(query=SandboxQuery(state=[each])) for each in SandboxState]
+    listed = {each.sandbox_id for page in pages for each in page.next_items()} == {sandbox.sandbox_id}
+    again = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    found = {"paused": paused, "listed": listed, "resumed": [again.run_code("x").text, again.is_running()]}
+    again.beta_pause()
+    return {**found, "killed": again.kill()}
+
+
 def with_openai_agents():
     point_at_us()
     return asyncio.run(_in_agents_sandbox())

@@ -272,9 +272,10 @@ def test_who_asks_for_a_network_where_none_is_given_has_none(gateway: GatewayPro
 
 
 def test_what_is_not_there_says_so(shared: Sandbox) -> None:
-    for method, path in (("POST", "/pause"), ("POST", "/snapshots")):
-        answer = shared.control(method, path)
+    for path in ("/snapshots", "/network", "/logs"):
+        answer = shared.control("POST", path)
         assert (answer.status_code, answer.json()["code"]) == (501, 501)
+    assert "fork" in shared.control("POST", "/snapshots").json()["message"]
     call = shared.server("POST", "process.Process/StreamInput", ENVD, json={})
     assert (call.status_code, call.json()["code"]) == (501, "unimplemented")
     assert shared.server("GET", "health", "8000").status_code == 501

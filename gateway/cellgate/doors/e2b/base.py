@@ -61,6 +61,17 @@ CODES: Final = MappingProxyType(
 )
 """The names of Connect's errors, by status; all others are internal."""
 
+ABSENT: Final = MappingProxyType(
+    {
+        "snapshots": "there are no snapshots here, which outlive their sandbox; fork it instead",
+        "network": "the operator alone says which network a sandbox has",
+        "logs": "there are no logs of a sandbox here; its session's record has what it did",
+        "templates": "there are no templates here: the operator makes the environment of kernels",
+        "volumes": "there are no volumes here; upload files into the sandbox",
+    }
+)
+"""Why some of E2B is not there, by the end of its path."""
+
 
 def parse_home_path(text: str) -> Parts:
     """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
@@ -254,7 +265,8 @@ class AbsentHandler(SandboxHandler):
     async def _absent(self, *_: str) -> None:
         self.check()
         asked = f"{self.request.method} {self.request.path[:80]}"
-        raise Unsupported(f"{asked}: this gateway has nothing of E2B there")
+        why = ABSENT.get(self.request.path.rpartition("/")[2], "this gateway has nothing of E2B there")
+        raise Unsupported(f"{asked}: {why}")
 
     _absent.needs = frozenset()  # type: ignore[attr-defined]
     get = head = post = delete = patch = put = _absent
