@@ -9,6 +9,7 @@ import base64
 import hashlib
 import math
 import secrets
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from cellgate.doors.e2b.base import (
     whole_or_deleted,
 )
 from cellgate.doors.e2b.contexts import further_contexts
+from cellgate.doors.e2b.metrics import metrics_of
 from cellgate.doors.e2b.pausing import pause, resume
 from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
@@ -177,11 +179,15 @@ class ControlHandler(E2bHandler):
         word = _word(secrets.token_bytes(ID_BYTES))
         return f"i{made_at(self.node, word)}" if self.node else f"i{word}"
 
+    def sessions(self, session: Session) -> list[Session]:
+        """Return the sandbox's own session, then those of its further contexts."""
+        return [session, *(context.session for context in further_contexts(self.services, session))]
+
     def _let_contexts_live(self, session: Session) -> None:
         """Let the sandbox's contexts live as long as it does."""
         left = max(1.0, session.record.seconds_left)
-        for context in further_contexts(self.services, session):
-            context.session.record.let_live(left, math.inf)
+        for each in self.sessions(session)[1:]:
+            each.record.let_live(left, math.inf)
 
     def state(self, session: Session) -> str:
         """Return the state of a sandbox, by E2B's word."""
@@ -298,9 +304,8 @@ class SandboxDetailHandler(ControlHandler):
     async def delete(self, identifier: str) -> None:
         """End it, with its files."""
         session = self.sandbox(identifier)
-        for context in further_contexts(self.services, session):
-            await self.services.sessions.manager.delete(self.owner, context.session.row.key)
-        await self.services.sessions.manager.delete(self.owner, session.row.key)
+        for each in reversed(self.sessions(session)):
+            await self.services.sessions.manager.delete(self.owner, each.row.key)
         self.set_status(204)
 
 
@@ -322,7 +327,7 @@ class ConnectHandler(ControlHandler):
         if body.memory is False:
             raise Unsupported("A paused sandbox goes on as it was here; start another one to begin anew")
         left = min(check_seconds(body.timeout, "timeout"), session.record.seconds_left)
-        resume(self.services, session)
+        resume(self.sessions(session))
         session.record.let_live(max(LEAST, left), math.inf)
         self._let_contexts_live(session)
         self.answer(self.told(session), 201)
@@ -351,7 +356,9 @@ class PauseHandler(ControlHandler):
             raise Conflict("The sandbox is paused already")
         if body.memory is False:
             raise Unsupported("A pause here keeps the memory; one that keeps the files alone is not there")
-        await pause(self.services, session)
+        asleep = await pause(self.sessions(session), self.services.storage.lanes.sleep)
+        # From now on until anything wakes it.
+        self.services.sessions.sandboxes.of(session).paused = asleep
         most = self.services.sessions.terms.ceilings(self.owner).lifetime
         session.record.let_live_longer(most, most)
         self._let_contexts_live(session)
@@ -399,6 +406,20 @@ class ForkHandler(ControlHandler):
             sandboxes.of(session).env = sandboxes.of(parent).env
             await session.log.commit()
         return session
+
+
+class SandboxMetricsHandler(ControlHandler):
+    """How much a sandbox uses."""
+
+    @requires(Permission.READ)
+    async def get(self, identifier: str) -> None:
+        """Tell of it as it is now, unless the query asks for other times alone."""
+        session = self.sandbox(identifier)
+        now, start, end = time.time(), number_of(self, "start", 0), number_of(self, "end", 0)
+        if start > now or 0 < end < math.floor(now):
+            self.answer([])
+            return
+        self.answer([await metrics_of(self.services, session)])
 
 
 class TimeoutHandler(ControlHandler):

@@ -7,12 +7,13 @@ reaches its session by another way wakes the kernel, and then it is paused no mo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cellgate.doors.e2b.base import SandboxBusy, Unsupported
-from cellgate.doors.e2b.contexts import further_contexts
-from cellgate.http.services import Services
 from cellgate.sessions.session import Session
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.asleep import Sleep
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.limits.control_group import ControlGroup
 
@@ -23,14 +24,14 @@ CAN_NOT: Final = (
 IN_USE: Final = "This sandbox is in use: a cell or a program runs in it, or a client is connected; try again"
 
 
-async def pause(services: Services, sandbox: Session) -> None:
-    """Let all kernels of a sandbox sleep, or none.
+async def pause(sessions: Sequence[Session], lane: Lane) -> Sleep:
+    """Let all kernels of a sandbox sleep, or none; return the sleep of the first one.
 
-    Raises SandboxBusy, and Unsupported where kernels can't sleep.
+    `sessions`: its own, then those of its contexts. `lane`: threads to wait in. Raises SandboxBusy, and
+    Unsupported where kernels can't sleep.
     """
-    lane = services.storage.lanes.sleep
     kernels: dict[Session, tuple[Kernel, ControlGroup]] = {}
-    for session in _sessions(services, sandbox):
+    for session in sessions:
         # A client may ask as soon as it was told that its cell is over.
         await session.recorded()
         kernel = _unused(session)
@@ -38,26 +39,24 @@ async def pause(services: Services, sandbox: Session) -> None:
         if group is None:
             raise Unsupported(CAN_NOT)
         kernels[session] = kernel, group
+    sleeps: list[Sleep] = []
     try:
         for session, (kernel, group) in kernels.items():
-            if _unused(session) is not kernel or not await kernel.sleep(group, lane):
+            sleep = await kernel.sleep(group, lane) if _unused(session) is kernel else None
+            if sleep is None:
                 raise SandboxBusy(IN_USE)
+            sleeps.append(sleep)
     except BaseException:
-        resume(services, sandbox)
+        resume(sessions)
         raise
-    # From now on until anything wakes it.
-    services.sessions.sandboxes.of(sandbox).paused = kernels[sandbox][0].present_sleep
+    return sleeps[0]
 
 
-def resume(services: Services, sandbox: Session) -> None:
-    """Wake all kernels of a sandbox."""
-    for session in _sessions(services, sandbox):
+def resume(sessions: Iterable[Session]) -> None:
+    """Wake the kernels of these sessions."""
+    for session in sessions:
         if session.kernel is not None:
             session.kernel.wake()
-
-
-def _sessions(services: Services, sandbox: Session) -> list[Session]:
-    return [sandbox, *(context.session for context in further_contexts(services, sandbox))]
 
 
 def _unused(session: Session) -> Kernel:

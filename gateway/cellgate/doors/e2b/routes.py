@@ -15,10 +15,10 @@ from cellgate.doors.e2b.control import (
     ResumeHandler,
     SandboxDetailHandler,
     SandboxesHandler,
+    SandboxMetricsHandler,
     TimeoutHandler,
 )
 from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
-from cellgate.doors.e2b.metrics import MetricsHandler
 from cellgate.doors.e2b.watching import (
     WatchDirHandler,
     WatcherEventsHandler,
@@ -37,7 +37,7 @@ ROUTES: Final = (
     ("/e2b/sandboxes/{sandbox}/resume", ResumeHandler),
     ("/e2b/sandboxes/{sandbox}/timeout", TimeoutHandler),
     ("/e2b/sandboxes/{sandbox}/fork", ForkHandler),
-    ("/e2b/sandboxes/{sandbox}/metrics", MetricsHandler),
+    ("/e2b/sandboxes/{sandbox}/metrics", SandboxMetricsHandler),
     ("/e2b/execute", CellHandler),
     ("/e2b/contexts", ContextsHandler),
     ("/e2b/contexts/{context}", ContextHandler),
