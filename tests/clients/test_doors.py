@@ -17,6 +17,7 @@ from tests.conftest import NO_ENGINE, serving
 from tests.support.certificates import Authority
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
+from tests.support.sleepers import require_freezing
 
 newest = pytest.mark.nightly
 
@@ -33,7 +34,7 @@ def run(gateway: GatewayProcess, folder: Path, which: str, package: str) -> dict
     """What a client saw. Skips the test where its package is not installed."""
     in_node = (ENVIRONMENT / "node_modules" / package).exists()
     if not in_node and not any(ENVIRONMENT.glob(f"lib/python3*/site-packages/{package}")):
-        where = "clients" if which == "e2b" else "newest-clients"
+        where = "clients" if which.startswith("e2b") else "newest-clients"
         require(where, f"{package} is not installed; run: make {where}")
     return run_client(gateway, "doors.js" if in_node else "doors.py", folder, which)
 
@@ -48,14 +49,20 @@ def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
         "picture": "iVBO",
         "context": "NameError",
         "files": ["written", ["b.txt"]],
+        "packed": 100_000,
         "command": ["written", "no\n", 0],
         "info": [{"who": "us"}, True],
+        "metrics": [True, True],
         "again": "6",
         "language": "42",
         "fork": ["7", "6", True],
         "folder": "/tmp\n",
         "joined": ["got a line\n", 3],
         "resized": True,
+        "watched": [
+            [["create", "new.txt"], ["write", "new.txt"]],
+            [["rename", "new.txt", None], ["create", "newer.txt", 3], "TimeoutException"],
+        ],
         "ended": False,
     }
 
@@ -68,9 +75,36 @@ def test_e2b_in_node(gateway: GatewayProcess, tmp_path: Path) -> None:
         "error": "ZeroDivisionError",
         "context": "NameError",
         "files": ["written", ["b.txt"]],
+        "packed": 100_000,
         "command": ["written", "no\n", 0],
+        "watched": [["create", "new.txt"], ["write", "new.txt"], "FileNotFoundError"],
+        "metrics": True,
         "again": "6",
     }
+
+
+@pytest.fixture
+def freezing(sandbox: None, tmp_path: Path) -> Iterator[GatewayProcess]:
+    """A gateway with the door whose kernels can be frozen."""
+    require_freezing()
+    with serving(
+        tmp_path / "data", "sandbox", doors="e2b", sleep_after=3600.0, docker_url=NO_ENGINE
+    ) as process:
+        yield process
+
+
+def test_pauses_of_e2b(freezing: GatewayProcess, tmp_path: Path) -> None:
+    assert run(freezing, tmp_path, "e2b_pause", "e2b_code_interpreter") == {
+        "paused": [True, False, False, "paused"],
+        "listed": True,
+        "resumed": ["6", True],
+        "killed": True,
+    }
+
+
+def test_pauses_of_e2b_in_node(freezing: GatewayProcess, tmp_path: Path) -> None:
+    found = run(freezing, tmp_path, "e2b_pause", "@e2b/code-interpreter")
+    assert found == {"paused": [True, False, False], "resumed": ["6", True]}
 
 
 @newest

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.limits.control_group import ControlGroup
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, until
@@ -60,6 +62,18 @@ def _swap_file(file: Path) -> Iterator[None]:
     yield
     subprocess.run(["swapoff", file], check=True, capture_output=True, timeout=120)
     file.unlink()
+
+
+def require_freezing() -> None:
+    """Skip the test unless forked kernels in sandboxes can be frozen here."""
+    try:
+        found = Cgroups.find(f"cellgate-test-{os.getpid()}", freezing=True)
+    except BackendUnavailable as error:
+        require("cgroups", error.message)
+    can_sleep = any(hierarchy.version == 2 for _, hierarchy in found._parents)
+    found.close()
+    if not can_sleep:
+        require("version 2 of cgroups", "nothing else freezes processes that can be killed")
 
 
 def groups_of_processes(processes: Iterable[int]) -> list[ControlGroup]:

@@ -308,13 +308,15 @@ def scan(
 class Item:
     """Anything in a workspace, seen without following links. `mode`: the system's.
 
-    `path`: empty for the workspace itself. `size` in bytes, `modified` in nanoseconds since 1970.
+    `path`: empty for the workspace itself. `size` in bytes, `modified` in nanoseconds since 1970. `inode`:
+    stays the same when it is renamed.
     """
 
     path: str
     mode: int
     size: int
     modified: int
+    inode: int
 
     @property
     def is_folder(self) -> bool:
@@ -335,7 +337,7 @@ def look(root: Path, parts: Parts) -> Item:
 
 
 def _item(path: str, found: os.stat_result) -> Item:
-    return Item(path, found.st_mode, found.st_size, found.st_mtime_ns)
+    return Item(path, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
@@ -351,7 +353,7 @@ def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
             return found
         for number, entry in enumerate(walk):
             if number == MOST_SHOWN:
-                raise Conflict(f"The folder has more than {MOST_SHOWN} entries; list it by a cell")
+                raise Conflict(f"The folder has more than {MOST_SHOWN} entries; look into it by a cell")
             path = "/".join((*parts, entry.path))
             if is_text(path):
                 found.append(_item(path, entry.found))

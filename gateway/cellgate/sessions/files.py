@@ -134,6 +134,11 @@ class SessionFiles:
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.look_into, root, parts, depth)
 
+    async def used(self, session: Session) -> int:
+        """Return the bytes on disk of a session's files, as its limit counts them. Raises StorageError."""
+        async with session.slot.moving:
+            return await self._lanes.files.run(_used, session.slot.workspace, session.limits.resources.disk)
+
     # Changing
 
     async def session(self, principal: str, key: str, wanted: SessionBody | None = None) -> Session:

@@ -8,6 +8,7 @@ history and limits nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from cellgate_kernels.base.errors import GatewayFault
@@ -36,6 +37,8 @@ class KernelMeter:
         self._looking: asyncio.Task[None] | None = None
         self._found: Mapping[int, MemoryUse] = {}
         self._good_until = 0.0
+        self.measured_at = -math.inf
+        """When the last measurement began, by the loop's clock."""
 
     async def look(self) -> None:
         """Return when the values of `of` are at most a moment old. Concurrent calls share one measurement."""
@@ -46,6 +49,12 @@ class KernelMeter:
             self._looking.add_done_callback(self._looked)
         await outcome(self._looking, GatewayFault)
 
+    async def look_later(self, moment: float) -> None:
+        """Return when there is a measurement that began after this moment of the loop's clock."""
+        while self.measured_at <= moment:
+            await asyncio.sleep(max(0.0, self._good_until - self._time()))
+            await self.look()
+
     def _looked(self, _: object) -> None:
         self._looking = None
 
@@ -54,6 +63,7 @@ class KernelMeter:
         processes = list(self._processes())
         found = await self._lane.run(self._look, processes)
         self._found = dict(zip(processes, found, strict=True))
+        self.measured_at = begun
         ended = self._time()
         self._good_until = ended + max(GOOD_FOR, (ended - begun) / SHARE)
 

@@ -210,19 +210,19 @@ class Kernel:
         process = None if self.isolation == "gvisor" else self.process
         return None if process is None else ControlGroup.of(process)
 
-    async def sleep(self, group: ControlGroup, lane: Lane) -> bool:
-        """Freeze it and give its memory back to the system; return whether it sleeps afterwards.
+    async def sleep(self, group: ControlGroup, lane: Lane) -> Sleep | None:
+        """Freeze it and give its memory back to the system; return its sleep, None if it doesn't sleep then.
 
         Call it only for an idle kernel. `group` is its `control_group`; `lane`: threads to wait in.
         """
-        if not self.alive or self.connection.closed or self.asleep:
-            return self.asleep
-        if not self._has_sandbox_alone:
-            return False
+        if self.asleep:
+            return self._sleep
+        if not self.alive or self.connection.closed or not self._has_sandbox_alone:
+            return None
         if self._sleep is not None:
             await self._sleep.close()
-        self._sleep = Sleep(group, self.connection, lane)
-        return await self._sleep.begin()
+        self._sleep = begun = Sleep(group, self.connection, lane)
+        return begun if await begun.begin() else None
 
     def is_disturbed(self) -> bool:
         """Return whether it sleeps and must be woken, because a process ended. Blocks for a moment."""

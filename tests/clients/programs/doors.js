@@ -16,11 +16,41 @@ async function e2b() {
   await sandbox.files.write("a/b.txt", "written");
   const listed = await sandbox.files.list("a");
   found.files = [await sandbox.files.read("a/b.txt"), listed.map((each) => each.name)];
+  await sandbox.files.write("packed", "x".repeat(100_000), { gzip: true });
+  found.packed = (await sandbox.files.read("packed")).length;
   const done = await sandbox.commands.run("cat a/b.txt; echo no >&2");
   found.command = [done.stdout, done.stderr, done.exitCode];
+  found.watched = await watched(sandbox);
+  const [metrics] = await sandbox.getMetrics();
+  found.metrics = metrics.memUsed > 0 && metrics.memUsed < metrics.memTotal;
   found.again = (await (await Sandbox.connect(sandbox.sandboxId)).runCode("x")).text;
   await sandbox.kill();
   return found;
+}
+
+async function e2b_pause() {
+  Object.assign(process.env, { E2B_API_URL: `${url}/e2b`, E2B_SANDBOX_URL: `${url}/e2b`, E2B_API_KEY: token });
+  const { Sandbox } = require("@e2b/code-interpreter");
+  const sandbox = await Sandbox.create({ timeoutMs: 60_000 });
+  await sandbox.runCode("x = 6");
+  const paused = [await sandbox.pause(), await sandbox.pause(), await sandbox.isRunning()];
+  const again = await Sandbox.connect(sandbox.sandboxId);
+  const found = { paused, resumed: [(await again.runCode("x")).text, await again.isRunning()] };
+  await again.pause();
+  await again.kill();
+  return found;
+}
+
+async function watched(sandbox) {
+  const seen = [];
+  let told;
+  const both = new Promise((resolve) => (told = resolve));
+  const watch = await sandbox.files.watchDir("a", (event) => seen.push([event.type, event.name]) === 2 && told());
+  await sandbox.files.write("a/new.txt", "new");
+  await both;
+  await watch.stop();
+  const refused = await sandbox.files.watchDir("nothing", () => {}).catch((error) => error.name);
+  return [...seen, refused];
 }
 
 async function librechat() {
@@ -35,7 +65,7 @@ async function librechat() {
   };
 }
 
-const KNOWN = { e2b, librechat };
+const KNOWN = { e2b, e2b_pause, librechat };
 KNOWN[which]().then(
   (found) => process.stdout.write(`${JSON.stringify(found)}\n`, () => process.exit(0)),
   (error) => {

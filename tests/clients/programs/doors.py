@@ -41,10 +41,14 @@ def with_e2b():
         found["context"] = sandbox.run_code("x", context=context).error.name
         sandbox.files.write("a/b.txt", "written")
         found["files"] = [sandbox.files.read("a/b.txt"), [each.name for each in sandbox.files.list("a")]]
+        sandbox.files.write("packed", "x" * 100_000, gzip=True)
+        found["packed"] = len(sandbox.files.read("packed", gzip=True))
         done = sandbox.commands.run("cat a/b.txt; echo no >&2")
         found["command"] = [done.stdout, done.stderr, done.exit_code]
         info = sandbox.get_info()
         found["info"] = [info.metadata, sandbox.is_running()]
+        (metrics,) = sandbox.get_metrics()
+        found["metrics"] = [0 < metrics.mem_used < metrics.mem_total, metrics.cpu_count == info.cpu_count]
         found["again"] = Sandbox.connect(sandbox.sandbox_id).run_code("x").text
         sandbox.run_code("let q = 41", language="javascript")
         found["language"] = sandbox.run_code("q + 1", language="js").text
@@ -54,6 +58,7 @@ def with_e2b():
         found["folder"] = sandbox.commands.run("pwd", cwd="/tmp").stdout
         found["joined"] = _join(sandbox)
         found["resized"] = _resize(sandbox)
+        found["watched"] = _watch(sandbox)
     found["ended"] = sandbox.is_running()
     return found
 
@@ -84,6 +89,50 @@ def _resize(sandbox):
     shown = []
     joined.wait(on_pty=shown.append)
     return "31 97" in b"".join(shown).decode()
+
+
+def _watch(sandbox):
+    """Ask what has changed in a folder; then follow it, as the async client does."""
+    watch = sandbox.files.watch_dir("a", recursive=True)
+    sandbox.files.write("a/new.txt", "new")
+    asked = [[event.type.value, event.name] for event in watch.get_new_events()]
+    watch.stop()
+    return asked, asyncio.run(_follow_folder(sandbox.sandbox_id))
+
+
+async def _follow_folder(identifier):
+    from e2b import FileNotFoundException
+    from e2b_code_interpreter import AsyncSandbox
+
+    sandbox = await AsyncSandbox.connect(identifier)
+    seen = asyncio.Queue()
+    watch = await sandbox.files.watch_dir("a", seen.put, include_entry=True)
+    await sandbox.files.rename("a/new.txt", "a/newer.txt")
+    events = [await seen.get() for _ in range(2)]
+    await watch.stop()
+    ended = asyncio.Queue()
+    await sandbox.files.watch_dir("a", seen.put, on_exit=ended.put, timeout=0.5)
+    told = [[each.type.value, each.name, each.entry and each.entry.size] for each in events]
+    try:
+        await sandbox.files.watch_dir("nothing", seen.put)
+    except FileNotFoundException:
+        return [*told, type(await ended.get()).__name__]
+
+
+def with_e2b_pause():
+    from e2b import SandboxQuery, SandboxState
+    from e2b_code_interpreter import Sandbox
+
+    point_at_us()
+    sandbox = Sandbox.create(timeout=60)
+    sandbox.run_code("x = 6")
+    paused = [sandbox.pause(), sandbox.pause(), sandbox.is_running(), sandbox.get_info().state.value]
+    pages = [Sandbox.list(query=SandboxQuery(state=[each])) for each in SandboxState]
+    listed = {each.sandbox_id for page in pages for each in page.next_items()} == {sandbox.sandbox_id}
+    again = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    found = {"paused": paused, "listed": listed, "resumed": [again.run_code("x").text, again.is_running()]}
+    again.beta_pause()
+    return {**found, "killed": again.kill()}
 
 
 def with_openai_agents():

@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,41 @@ async def test_a_failure_in_the_middle_resets_the_connection(
     """An ordinary end would be the regular one of a body to HTTP/1.0, whose clients know no chunks."""
     with pytest.raises(ConnectionResetError):
         await asyncio.to_thread(whole_answer, port, kind, failure, version)
+
+
+async def test_of_a_head_nothing_is_made(port: int) -> None:
+    """Else the failure in the middle would be its, too. The next answer follows in its place."""
+
+    def ask(connection: HTTPConnection) -> tuple[int, dict[str, str], bytes]:
+        connection.request("HEAD", "/v1/sessions/gone/notebook")
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+
+    def ask_twice() -> list[tuple[int, dict[str, str], bytes]]:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            first, before = ask(connection), connection.sock
+            second = ask(connection)
+            assert connection.sock is before
+            return [first, second]
+
+    for status, fields, body in await asyncio.to_thread(ask_twice):
+        assert (status, body, fields["Transfer-Encoding"]) == (200, b"", "chunked")
+        assert fields["Content-Disposition"] == 'attachment; filename="x.ipynb"'
+        assert "Content-Length" not in fields
+
+
+async def test_an_old_client_gets_a_head_without_a_length(port: int) -> None:
+    def ask() -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(b"HEAD /v1/sessions/gone/notebook HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            with client.makefile("rb") as told:
+                return told.read()
+
+    head, _, rest = (await asyncio.to_thread(ask)).partition(b"\r\n\r\n")
+    assert (head.split()[1], rest) == (b"200", b"")
+    assert not {b"content-length", b"transfer-encoding"} & {
+        line.partition(b":")[0].lower() for line in head.split(b"\r\n")
+    }
 
 
 @pytest.mark.parametrize("failure", FAILURES)

@@ -63,3 +63,25 @@ def test_one_look_is_for_all_and_is_good_for_a_while() -> None:
             assert len(looks) == 4
 
         loop.run_until_complete(work())
+
+
+def test_a_look_that_is_later_waits_until_the_last_one_is_good_no_longer() -> None:
+    looks: list[float] = []
+
+    with virtual_time() as loop:
+
+        def look(processes: Sequence[int]) -> list[MemoryUse]:
+            looks.append(loop.time())
+            return [MemoryUse() for _ in processes]
+
+        async def work() -> None:
+            meter = KernelMeter(lambda: [5], cast(Any, Direct()), look)
+            await meter.look()
+            before = loop.time()
+            await asyncio.gather(*[meter.look_later(before) for _ in range(3)])
+            assert looks == [before, before + GOOD_FOR]
+            assert meter.measured_at == loop.time() == before + GOOD_FOR
+            await meter.look_later(before)
+            assert len(looks) == 2
+
+        loop.run_until_complete(work())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import struct
 from collections.abc import Iterator
@@ -18,108 +19,20 @@ from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store.interface import UserStore
 from cellgate.identity.store.opening import open_users
 from tests.conftest import NO_ENGINE, StartGateway, serving
+from tests.gateway.doors.e2b_requests import (
+    CELLS,
+    ENVD,
+    Execution,
+    Sandbox,
+    call,
+    control,
+    make,
+    messages,
+    streamed,
+)
 from tests.support.server import IN_TIME, PATIENCE, TOKEN, GatewayProcess, until
 
 ASKED = "allow_internet_access"
-
-CELLS, ENVD = "49999", "49983"
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """A sandbox, as an SDK knows it."""
-
-    gateway: GatewayProcess
-    id: str
-    token: str
-    key: str = TOKEN
-
-    @property
-    def session(self) -> str:
-        """Its session's key."""
-        found = self.gateway.get("/v1/sessions?newest=true", token=self.key).json()["sessions"]
-        return next(each["session"] for each in found if (each["metadata"] or {}).get("sandbox") == self.id)
-
-    def headers(self, port: str = CELLS, **more: str) -> dict[str, str]:
-        return {
-            "E2b-Sandbox-Id": self.id,
-            "E2b-Sandbox-Port": port,
-            "X-Access-Token": self.token,
-            "E2B-Traffic-Access-Token": self.token,
-            **more,
-        }
-
-    def send(self, code: str, **more: object) -> requests.Response:
-        """What `run_code` sends."""
-        body = {"code": code, "context_id": None, "language": None, "env_vars": None, **more}
-        url = f"{self.gateway.url}/e2b/execute"
-        return requests.post(url, json=body, headers=self.headers(), stream=True, timeout=PATIENCE)
-
-    def lines(self, code: str, **more: object) -> list[dict[str, Any]]:
-        """All lines but keepalives; each has to be one of JSON."""
-        answer = self.send(code, **more)
-        assert answer.status_code == 200, answer.text
-        # What an answer's lines are made of by default is so small that a long line takes seconds.
-        found = [json.loads(line) for line in answer.iter_lines(chunk_size=1 << 20)]
-        return [each for each in found if each["type"] != "keepalive"]
-
-    def run(self, code: str, **more: object) -> Execution:
-        return Execution(self.lines(code, **more))
-
-    def control(self, method: str, path: str = "", body: object = None) -> requests.Response:
-        return control(self.gateway, method, f"sandboxes/{self.id}{path}", body, key=self.key)
-
-    def server(self, method: str, path: str, port: str = CELLS, **more: Any) -> requests.Response:
-        """A request to one of the sandbox's own servers."""
-        headers = self.headers(port) | more.pop("headers", {})
-        url = f"{self.gateway.url}/e2b/{path}"
-        return requests.request(method, url, headers=headers, timeout=PATIENCE, **more)
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What an SDK makes of the lines."""
-
-    lines: list[dict[str, Any]]
-
-    def of(self, kind: str) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["type"] == kind]
-
-    @property
-    def stdout(self) -> str:
-        return "".join(line["text"] for line in self.of("stdout"))
-
-    @property
-    def text(self) -> str | None:
-        return next((line.get("text") for line in self.of("result") if line["is_main_result"]), None)
-
-    @property
-    def error(self) -> str | None:
-        return self.of("error")[-1]["name"] if self.of("error") else None
-
-
-def control(
-    gateway: GatewayProcess, method: str, path: str, body: object = None, key: str | None = TOKEN, **more: Any
-) -> requests.Response:
-    """A request to the control plane."""
-    headers = ({} if key is None else {"X-API-Key": key}) | more.pop("headers", {})
-    url = f"{gateway.url}/e2b/{path}"
-    return requests.request(method, url, json=body, headers=headers, timeout=PATIENCE, **more)
-
-
-def make(gateway: GatewayProcess, key: str = TOKEN, **more: object) -> Sandbox:
-    """As `Sandbox.create` does."""
-    body = {"templateID": "code-interpreter-v1", "metadata": {}, "envVars": {}, **more}
-    answer = control(gateway, "POST", "v2/sandboxes", body, key=key)
-    assert answer.status_code == 201, answer.text
-    told = answer.json()
-    assert told["templateID"] == "code-interpreter-v1"
-    assert (told["clientID"], told["domain"]) == (
-        "cellgate",
-        gateway.url.replace("http://127.0.0.1", "localhost"),
-    )
-    assert told["trafficAccessToken"]
-    return Sandbox(gateway, told["sandboxID"], told["envdAccessToken"], key)
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +170,29 @@ def test_a_sandbox_that_is_to_be_paused_ends_at_its_timeout(gateway: GatewayProc
     until(lambda: made.control("GET").status_code == 404, "it lives on")
 
 
+def test_metrics_tell_what_a_sandbox_uses(own: Sandbox) -> None:
+    def measured(query: str = "") -> dict[str, Any]:
+        (told,) = own.control("GET", f"/metrics{query}").json()
+        return dict(told)
+
+    first = measured()
+    limits = own.gateway.model(own.session)["limits"]
+    assert first["memTotal"] == limits["memory"] > first["memUsed"] > 1_000_000
+    assert (first["diskTotal"], first["memCache"]) == (limits["disk"], 0)
+    assert (first["cpuCount"], first["timestamp"][:2]) == (1, "20")
+    own.run("open('large', 'wb').write(b'x' * 5_000_000)")
+    own.run("import time\nwhile time.process_time() < 2: pass")
+    second = measured(f"?start={first['timestampUnix']}&end={first['timestampUnix'] + 10**6}")
+    assert second["diskUsed"] - first["diskUsed"] >= 5_000_000
+    assert 0 <= first["cpuUsedPct"] <= 100
+    assert 0 < second["cpuUsedPct"] <= 100
+    # There is no history.
+    assert own.control("GET", "/metrics?start=0&end=1000").json() == []
+    assert own.control("GET", f"/metrics?start={first['timestampUnix'] + 10**6}").json() == []
+    assert own.control("GET", "/metrics?start=soon").status_code == 400
+    assert control(own.gateway, "GET", "sandboxes/nothing/metrics").status_code == 404
+
+
 def fork(sandbox: Sandbox, **asked: object) -> list[Sandbox]:
     """As `fork` does."""
     answer = sandbox.control("POST", "/fork", asked)
@@ -336,9 +272,10 @@ def test_who_asks_for_a_network_where_none_is_given_has_none(gateway: GatewayPro
 
 
 def test_what_is_not_there_says_so(shared: Sandbox) -> None:
-    for method, path in (("POST", "/pause"), ("GET", "/metrics"), ("POST", "/snapshots")):
-        answer = shared.control(method, path)
+    for path in ("/snapshots", "/network", "/logs"):
+        answer = shared.control("POST", path)
         assert (answer.status_code, answer.json()["code"]) == (501, 501)
+    assert "fork" in shared.control("POST", "/snapshots").json()["message"]
     call = shared.server("POST", "process.Process/StreamInput", ENVD, json={})
     assert (call.status_code, call.json()["code"]) == (501, "unimplemented")
     assert shared.server("GET", "health", "8000").status_code == 501
@@ -732,12 +669,6 @@ def read(sandbox: Sandbox, path: str) -> requests.Response:
     return sandbox.server("GET", "files", ENVD, params={"path": path})
 
 
-def call(sandbox: Sandbox, name: str, **body: object) -> requests.Response:
-    """A Connect call, with a user's name as the SDKs send it."""
-    headers = {"Connect-Protocol-Version": "1", "Authorization": "Basic dXNlcjo="}
-    return sandbox.server("POST", f"filesystem.Filesystem/{name}", ENVD, json=body, headers=headers)
-
-
 def test_files_are_written_and_read(own: Sandbox) -> None:
     written = write(own, {"ignored.txt": b"text"}, path="folder/a b.txt")
     assert written.status_code == 200
@@ -785,6 +716,27 @@ def test_nothing_hidden_stays_of_uploads_that_fail(own: Sandbox) -> None:
     assert own.run("import os; os.listdir()").text == "['a']"
 
 
+def packed(sandbox: Sandbox, body: bytes, encoding: str = "gzip", path: str = "a") -> requests.Response:
+    """As `files.write` with `gzip` does."""
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/octet-stream"}
+    return sandbox.server("POST", "files", ENVD, params={"path": path}, data=body, headers=headers)
+
+
+def test_compressed_uploads_are_unpacked(own: Sandbox) -> None:
+    content = bytes(range(256)) * 40_000
+    assert packed(own, gzip.compress(content)).json()[0]["path"] == "/home/user/a"
+    assert read(own, "a").content == content
+    assert packed(own, gzip.compress(b""), path="/tmp/b").status_code == 200
+    assert read(own, "/tmp/b").content == b""
+
+
+def test_no_more_is_unpacked_than_there_is_room_for(start_gateway: StartGateway) -> None:
+    own = make(start_gateway(doors="e2b", disk="20m"))
+    refused = packed(own, gzip.compress(bytes(400 * 1024 * 1024)))
+    assert refused.status_code == 413
+    assert read(own, "a").status_code == 404
+
+
 def test_bad_uploads_are_refused(own: Sandbox) -> None:
     refused = write(own, {"/etc/x": b"1"})
     assert refused.status_code == 400
@@ -793,9 +745,10 @@ def test_bad_uploads_are_refused(own: Sandbox) -> None:
     assert write(own, {"a": b"1", "./a": b"2"}).status_code == 400
     assert write(own, {"a": b"1"}, path="/home/user").status_code == 400
     assert own.server("POST", "files", ENVD, data=b"x").status_code == 400
-    packed = {"Content-Encoding": "gzip", "Content-Type": "application/octet-stream"}
-    answer = own.server("POST", "files", ENVD, params={"path": "a"}, data=b"x", headers=packed)
-    assert answer.status_code == 415
+    for encoding, body, code in (("br", b"x", 415), ("gzip", b"x", 400), ("gzip", b"", 400)):
+        answer = packed(own, body, encoding)
+        assert answer.status_code == code
+        assert answer.json()["message"]
     assert read(own, "a").status_code == 404
     gone = Sandbox(own.gateway, own.id, own.token)
     own.control("DELETE")
@@ -846,8 +799,8 @@ def test_bad_calls_are_refused(shared: Sandbox) -> None:
     ):
         answer = call(shared, name, **body)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
-    watch = call(shared, "WatchDir", path="~")
-    assert (watch.status_code, watch.json()["code"]) == (501, "unimplemented")
+    absent = call(shared, "Nothing", path="~")
+    assert (absent.status_code, absent.json()["code"]) == (501, "unimplemented")
 
 
 # ---- commands ----------------------------------------------------------------------------------------------
@@ -872,29 +825,12 @@ class Command:
 def begin(sandbox: Sandbox, command: str, *, timeout: int | None = None, **more: Any) -> requests.Response:
     """As `commands.run` does."""
     process = {"cmd": "/bin/bash", "args": ["-l", "-c", command], **more.pop("process", {})}
-    return streamed(sandbox, "Start", {"process": process, "stdin": False, **more}, timeout)
+    return streamed(sandbox, "process.Process/Start", {"process": process, "stdin": False, **more}, timeout)
 
 
 def join(sandbox: Sandbox, pid: int, timeout: int | None = None) -> requests.Response:
     """As `commands.connect` does."""
-    return streamed(sandbox, "Connect", {"process": {"pid": pid}}, timeout)
-
-
-def streamed(sandbox: Sandbox, name: str, body: object, timeout: int | None) -> requests.Response:
-    data = json.dumps(body).encode()
-    headers = {"Content-Type": "application/connect+json", "Keepalive-Ping-Interval": "50"}
-    if timeout is not None:
-        headers["Connect-Timeout-Ms"] = str(timeout)
-    sent = struct.pack(">BI", 0, len(data)) + data
-    return sandbox.server("POST", f"process.Process/{name}", ENVD, data=sent, headers=headers, stream=True)
-
-
-def messages(answer: requests.Response) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The envelopes of a stream."""
-    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/connect+json")
-    while head := answer.raw.read(5):
-        flags, length = struct.unpack(">BI", head)
-        yield flags, json.loads(answer.raw.read(length))
+    return streamed(sandbox, "process.Process/Connect", {"process": {"pid": pid}}, timeout)
 
 
 def command(sandbox: Sandbox, text: str, **more: Any) -> Command:
@@ -1013,7 +949,13 @@ def test_a_command_is_joined(shared: Sandbox) -> None:
     assert (gone.status_code, gone.json()["code"]) == (404, "not_found")
 
 
+def started(sandbox: Sandbox) -> int:
+    """How many programs of a sandbox are in its record."""
+    return sum(each["type"] == "process_started" for each in sandbox.gateway.recorded(sandbox.session))
+
+
 def test_a_terminal_is_resized(shared: Sandbox) -> None:
+    before = started(shared)
     with begin(shared, "", process={"args": ["-i"]}, pty={"size": {"cols": 100, "rows": 30}}) as answer:
         pid = next(messages(answer))[1]["event"]["start"]["pid"]
 
@@ -1022,7 +964,14 @@ def test_a_terminal_is_resized(shared: Sandbox) -> None:
             return shared.server("POST", f"process.Process/{name}", ENVD, json=about)
 
         assert ask("Update", pty={"size": {"cols": 0, "rows": 40}}).status_code == 400
+        with ThreadPoolExecutor() as pool:
+            sizes = [{"size": {"cols": 100, "rows": rows}} for rows in range(31, 40)]
+            told_all = list(pool.map(lambda size: ask("Update", pty=size).json(), sizes))
+        assert told_all == [{}] * len(sizes)
         assert ask("Update", pty={"size": {"cols": 120, "rows": 40}}).json() == {}
+        # These are no programs of the client.
+        assert len(ask("List").json()["processes"]) == 1
+        assert started(shared) == before + 1
         with join(shared, pid) as joined:
             told = messages(joined)
             assert next(told)[1]["event"]["start"]["pid"] == pid

@@ -35,6 +35,10 @@ def test_head_is_get_without_the_body(gateway: GatewayProcess) -> None:
             ),
             *(
                 f"{one}/notebook",
+                f"{one}/notebook?format=markdown",
+                f"{one}/notebook?format=nothing",
+                "/v1/sessions/none/notebook",
+                f"{one}/bundle",
                 f"{one}/audit",
                 f"{one}/audit/verify",
                 f"{one}/variables",
@@ -48,6 +52,9 @@ def test_head_is_get_without_the_body(gateway: GatewayProcess) -> None:
             assert ask("HEAD", path) == (status, fields, b""), path
             assert body or status in {204, 304}
         assert ask("HEAD", one, "x" * 40)[0] == 401
+        # What GET makes first, HEAD does not: only the record tells a script's name.
+        status, fields, body = ask("HEAD", f"{one}/notebook?format=script")
+        assert (status, "Content-Disposition" in fields, body) == (200, False, b"")
 
 
 @pytest.mark.parametrize("accept", ["application/x-ndjson", "text/event-stream"])

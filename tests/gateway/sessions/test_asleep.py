@@ -15,14 +15,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cellgate_kernels.base.errors import BackendUnavailable
-from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.limits.control_group import ControlGroup
 from tests.conftest import StartGateway
 from tests.support.channels import channels
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, together, until
-from tests.support.sleepers import AFTER, MIB, Groups, groups_of_processes, run_out_of_memory, until_asleep
+from tests.support.sleepers import (
+    AFTER,
+    MIB,
+    Groups,
+    groups_of_processes,
+    require_freezing,
+    run_out_of_memory,
+    until_asleep,
+)
 
 Start = Callable[..., GatewayProcess]
 Kill = Callable[[GatewayProcess], None]
@@ -33,14 +39,7 @@ ENOUGH = {"burst_size": 0, "max_kernels": 104}
 @pytest.fixture
 def start(start_gateway: StartGateway, sandbox: None) -> Start:
     """Starts gateways whose kernels sleep after a second without use."""
-    try:
-        found = Cgroups.find(f"cellgate-test-{os.getpid()}", freezing=True)
-    except BackendUnavailable as error:
-        require("cgroups", error.message)
-    can_sleep = any(hierarchy.version == 2 for _, hierarchy in found._parents)
-    found.close()
-    if not can_sleep:
-        require("version 2 of cgroups", "nothing else freezes processes that can be killed")
+    require_freezing()
 
     def begin(data_dir: Path | None = None, **options: object) -> GatewayProcess:
         return start_gateway(data_dir, backend="sandbox", **{"sleep_after": AFTER, **ENOUGH, **options})

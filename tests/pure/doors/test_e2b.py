@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from cellgate.doors.e2b.base import domain_of, home_path, parse_home_path
-from cellgate.doors.e2b.commands import opened
 from cellgate.doors.e2b.contexts import CodeContext
+from cellgate.doors.e2b.envelopes import opened
 from cellgate.doors.e2b.files import parse_file_path
 from cellgate.doors.e2b.lines import CellLines
 from cellgate.doors.e2b.setup import CHART

@@ -61,6 +61,17 @@ CODES: Final = MappingProxyType(
 )
 """The names of Connect's errors, by status; all others are internal."""
 
+ABSENT: Final = MappingProxyType(
+    {
+        "snapshots": "there are no snapshots here, which outlive their sandbox; fork it instead",
+        "network": "the operator alone says which network a sandbox has",
+        "logs": "there are no logs of a sandbox here; its session's record has what it did",
+        "templates": "there are no templates here: the operator makes the environment of kernels",
+        "volumes": "there are no volumes here; upload files into the sandbox",
+    }
+)
+"""Why some of E2B is not there, by the end of its path."""
+
 
 def parse_home_path(text: str) -> Parts:
     """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
@@ -128,6 +139,12 @@ class SandboxGone(CellgateError):
     reason = "sandbox_gone"
 
 
+class SandboxBusy(CellgateError):
+    """A sandbox can't be paused, because it is in use."""
+
+    reason = "sandbox_busy"
+
+
 def session_key(login: Login, sandbox: str) -> str:
     """Return the key of a principal's sandbox; a token for keys with a prefix has sandboxes of its own."""
     return key_of(login.principal.name, sandbox, login.reach.prefix)
@@ -165,9 +182,14 @@ def find(services: Services, login: Login, sandbox: str) -> Session | None:
 
 def status_code(error: CellgateError) -> HTTPStatus:
     """Return the status of a refusal."""
-    if isinstance(error, Unsupported):
-        return HTTPStatus.NOT_IMPLEMENTED
-    return HTTPStatus.BAD_GATEWAY if isinstance(error, SandboxGone) else status_of(error)
+    match error:
+        case Unsupported():
+            return HTTPStatus.NOT_IMPLEMENTED
+        case SandboxGone():
+            return HTTPStatus.BAD_GATEWAY
+        case SandboxBusy():
+            return HTTPStatus.SERVICE_UNAVAILABLE
+    return status_of(error)
 
 
 class E2bHandler(DoorHandler):
@@ -178,7 +200,7 @@ class E2bHandler(DoorHandler):
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         code = status_code(error)
         self.set_status(code)
-        self.is_expected = isinstance(error, Unsupported | SandboxGone)
+        self.is_expected = isinstance(error, Unsupported | SandboxGone | SandboxBusy)
         return "application/json; charset=utf-8", encode(self.problem(error, code))
 
     def problem(self, error: CellgateError, code: HTTPStatus) -> dict[str, object]:
@@ -206,6 +228,8 @@ class SandboxHandler(E2bHandler):
         session = find(self.services, self.login, self.sandbox_id)
         if session is None:
             raise SandboxGone("The sandbox was not found")
+        if self.services.sessions.sandboxes.of(session).is_paused:
+            raise SandboxGone("The sandbox was not found: it is paused; connect to it first")
         return session
 
     def _authenticate(self) -> Login | Ask:
@@ -241,7 +265,8 @@ class AbsentHandler(SandboxHandler):
     async def _absent(self, *_: str) -> None:
         self.check()
         asked = f"{self.request.method} {self.request.path[:80]}"
-        raise Unsupported(f"{asked}: this gateway has nothing of E2B there")
+        why = ABSENT.get(self.request.path.rpartition("/")[2], "this gateway has nothing of E2B there")
+        raise Unsupported(f"{asked}: {why}")
 
     _absent.needs = frozenset()  # type: ignore[attr-defined]
     get = head = post = delete = patch = put = _absent

@@ -1,17 +1,16 @@
-"""A sandbox's programs: Connect calls, one of which answers with a stream of envelopes.
+"""A sandbox's programs: Connect calls, two of which answer with a stream of envelopes.
 
-An envelope is a byte of flags, a length of four bytes, and JSON. `commands.run` is a shell, a program beside
-the kernel: it neither waits for cells nor is one.
+`commands.run` is a shell, a program beside the kernel: it neither waits for cells nor is one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from signal import Signals
 from types import MappingProxyType
 from typing import Final
@@ -20,28 +19,29 @@ import msgspec
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxHandler, Unsupported, parse_program_path, program_path
+from cellgate.doors.e2b.envelopes import EnvelopesHandler, envelope, last, opened
 from cellgate.doors.e2b.terminals import TerminalBody, in_terminal, is_in_terminal, resizing
 from cellgate.errors import Conflict, NotFound
-from cellgate.http.message import decode, decode_heavy, encode
+from cellgate.http.message import decode, decode_heavy
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Permission
-from cellgate.processes.request import ProcessRequest, check_input, check_process
+from cellgate.processes.request import check_input, check_process
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow
+from cellgate.sessions.session import Session
+from cellgate.sessions.terminal_sizes import Size
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import InvalidInput, KernelDied
 from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.keeper.programs import ProgramExit, ProgramOutput, ProgramSpec
 
-HEAD: Final = struct.Struct(">BI")
-LAST: Final = 2
-"""The flag of the envelope that ends a stream."""
 SHELL: Final = "/bin/bash"
 LOGIN: Final = "-l"
 COMMAND: Final = "-c"
 TERMINAL: Final = "pty"
-MOST_DIGITS: Final = 10
+RESIZE_SECONDS: Final = 10.0
 SIGNALS: Final = MappingProxyType(
     {
         "SIGNAL_SIGTERM": Signals.SIGTERM,
@@ -108,22 +108,6 @@ class _Event(msgspec.Struct):
     cause: str | None = None
 
 
-def envelope(told: Mapping[str, object], flags: int = 0) -> bytes:
-    """Return one message of a stream."""
-    data = encode(told)
-    return HEAD.pack(flags, len(data)) + data
-
-
-def opened(body: bytes) -> bytes:
-    """Return what is in the one envelope of a request. Raises InvalidInput."""
-    if len(body) < HEAD.size:
-        raise InvalidInput("The request body is no envelope")
-    flags, length = HEAD.unpack_from(body)
-    if flags or length != len(body) - HEAD.size:
-        raise InvalidInput("The request body is not one whole, uncompressed envelope")
-    return body[HEAD.size :]
-
-
 def envelopes(rows: Iterable[EventRow], output: str = "") -> list[bytes]:
     """Return what is told of a program's events. `output`: the name of all its output, if it has one name."""
     decoder = msgspec.json.Decoder(_Event)
@@ -138,8 +122,7 @@ def _envelopes(kind: str, event: _Event, output: str) -> list[bytes]:
             data = base64.b64encode(event.text.encode()).decode()
             return [_told({"data": {output or event.name: data}})]
     if event.cause == "timeout":
-        error = {"code": "deadline_exceeded", "message": "The program ran longer than its time"}
-        return [envelope({"error": error}, LAST)]
+        return [last("deadline_exceeded", "The program ran longer than its time")]
     if event.exit_code is not None:
         end: dict[str, object] = {"exitCode": event.exit_code, "exited": True}
         end["status"] = f"exit status {event.exit_code}"
@@ -147,7 +130,7 @@ def _envelopes(kind: str, event: _Event, output: str) -> list[bytes]:
         end = {"exitCode": -1, "exited": False, "status": f"signal: {event.signal or event.cause}"}
     if event.cause is not None:
         end["error"] = event.cause
-    return [_told({"end": end}), envelope({}, LAST)]
+    return [_told({"end": end}), last()]
 
 
 def _told(event: Mapping[str, object]) -> bytes:
@@ -162,27 +145,12 @@ def _argv(program: E2bProgram) -> list[str]:
     return ["bash", *(each for each in program.args[:options] if each != LOGIN), *program.args[options:]]
 
 
-class ProgramStream(SandboxHandler):
+class ProgramStream(EnvelopesHandler):
     """A call that is answered with a program's events."""
-
-    connect = True
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         self._output = ""
-
-    def timeout(self) -> float | None:
-        """Return the seconds that the call may take, if the client says. Raises InvalidInput."""
-        given = self.request.headers.get("Connect-Timeout-Ms", "")
-        if not given:
-            return None
-        if not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
-            raise InvalidInput("Connect-Timeout-Ms must be a number")
-        return int(given) / 1000
-
-    def set_head(self, form: Format) -> None:
-        super().set_head(form)
-        self.set_header("Content-Type", "application/connect+json")
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
@@ -191,9 +159,6 @@ class ProgramStream(SandboxHandler):
 
     def sign_of_life(self, form: Format) -> bytes:
         return _told({"keepalive": {}})
-
-    def write_problem(self, error: CellgateError, form: Format) -> None:
-        self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
 
 
 class StartHandler(ProgramStream):
@@ -237,8 +202,7 @@ class JoinHandler(ProgramStream):
             async with asyncio.timeout(timeout), aclosing(run.events(after=session.log.last_seq)) as batches:
                 await self.stream(batches, Format.NDJSON)
         except TimeoutError:
-            error = {"code": "deadline_exceeded", "message": "The program goes on; the call's time is over"}
-            self.write(envelope({"error": error}, LAST))
+            self.write(last("deadline_exceeded", "The program goes on; the call's time is over"))
 
 
 class E2bProcessHandler(SandboxHandler):
@@ -297,13 +261,34 @@ class E2bProcessHandler(SandboxHandler):
         run = _find(runs, body.process)
         if not is_in_terminal(run.argv):
             raise InvalidInput("The program has no terminal")
-        argv = resizing(run.pid, body.pty.size)
-        resizer = await self.session().start_process(ProcessRequest(argv, waits=True))
-        await resizer.wait()
-        if resizer.model().exit_code != 0:
-            _find(runs, body.process)
-            raise Conflict("The terminal could not be resized; try again")
+        session, size = self.session(), body.pty.size
+        sizes = self.services.sessions.sandboxes.of(session).sizes
+        await sizes.want(run.id, (size.rows, size.cols), partial(_give_size, session, run))
         return {}
+
+
+async def _give_size(session: Session, run: ProcessRun, size: Size) -> None:
+    """Give a program's terminal another size, by a program that is nobody's and not recorded.
+
+    Raises NotFound, Conflict, KernelDied.
+    """
+    _find([run], Selector(run.pid))
+    kernel = session.kernel
+    if kernel is None:
+        raise KernelDied("The sandbox has no kernel now, and so no terminal")
+    program = await kernel.start_program(ProgramSpec(resizing(run.pid, size)))
+    told: ProgramOutput | ProgramExit | None = None
+    try:
+        async with asyncio.timeout(RESIZE_SECONDS):
+            while isinstance(told := await program.next(), ProgramOutput):
+                continue
+    except TimeoutError:
+        told = None
+    finally:
+        program.close()
+    if not isinstance(told, ProgramExit) or told.code != 0:
+        _find([run], Selector(run.pid))
+        raise Conflict("The terminal could not be resized; try again")
 
 
 def _find(runs: Iterable[ProcessRun], wanted: Selector) -> ProcessRun:

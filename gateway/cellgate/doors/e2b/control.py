@@ -9,6 +9,7 @@ import base64
 import hashlib
 import math
 import secrets
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -30,7 +31,9 @@ from cellgate.doors.e2b.base import (
     whole_or_deleted,
 )
 from cellgate.doors.e2b.contexts import further_contexts
-from cellgate.errors import Forbidden, NotFound
+from cellgate.doors.e2b.metrics import metrics_of
+from cellgate.doors.e2b.pausing import pause, resume
+from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
 from cellgate.http.operation import requires
@@ -52,6 +55,11 @@ MOST_LISTED: Final = 100
 MOST_FILTERS: Final = 50
 MOST_TEMPLATE: Final = 200
 MOST_FORKS: Final = 20
+MOST_DIGITS: Final = 17
+RUNNING: Final = "running"
+PAUSED: Final = "paused"
+LEAST: Final = 1.0
+"""Seconds that a sandbox lives at least once it is resumed."""
 PUBLIC_PORTS: Final = MappingProxyType({"allowPublicTraffic": True})
 """The rules for a network that change nothing here: who may see programs' ports, of which none is shown."""
 
@@ -102,9 +110,16 @@ ANY: Final = CreateBody()
 
 
 class TimeoutBody(Asked, frozen=True):
-    """How long a sandbox is to live from now on, in seconds."""
+    """How long a sandbox is to live from now on, in seconds. `memory`: False for a start without it."""
 
     timeout: float = TIMEOUT
+    memory: bool | None = None
+
+
+class PauseBody(Asked, frozen=True):
+    """A pause. `memory`: whether it keeps what is in memory, which is so unless it is False."""
+
+    memory: bool | None = None
 
 
 def sandbox_body(
@@ -164,11 +179,40 @@ class ControlHandler(E2bHandler):
         word = _word(secrets.token_bytes(ID_BYTES))
         return f"i{made_at(self.node, word)}" if self.node else f"i{word}"
 
+    def sessions(self, session: Session) -> list[Session]:
+        """Return the sandbox's own session, then those of its further contexts."""
+        return [session, *(context.session for context in further_contexts(self.services, session))]
+
     def _let_contexts_live(self, session: Session) -> None:
         """Let the sandbox's contexts live as long as it does."""
         left = max(1.0, session.record.seconds_left)
-        for context in further_contexts(self.services, session):
-            context.session.record.let_live(left, math.inf)
+        for each in self.sessions(session)[1:]:
+            each.record.let_live(left, math.inf)
+
+    def state(self, session: Session) -> str:
+        """Return the state of a sandbox, by E2B's word."""
+        return PAUSED if self.services.sessions.sandboxes.of(session).is_paused else RUNNING
+
+    def detail(self, session: Session) -> dict[str, object]:
+        """Return what is told of a sandbox to whoever looks at it."""
+        identifier, template, metadata = _facts(session)
+        resources = session.limits.resources
+        end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.record.seconds_left))
+        return {
+            "templateID": template,
+            "sandboxID": identifier,
+            "clientID": "cellgate",
+            "envdVersion": ENVD,
+            "startedAt": session.row.created_at,
+            "endAt": end.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "cpuCount": math.ceil(resources.cpus),
+            "memoryMB": resources.memory // MIB,
+            "diskSizeMB": resources.disk // MIB,
+            "state": self.state(session),
+            "metadata": metadata,
+            "lifecycle": {"autoResume": False, "onTimeout": "kill"},
+            "domain": self.domain(),
+        }
 
     def told(self, session: Session) -> dict[str, object]:
         """Return what is told of a sandbox that a client is to use, with its tokens."""
@@ -222,38 +266,30 @@ class SandboxesHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """List sandboxes, the newest first unless the query says otherwise."""
-        limit = self._number("limit", MOST_LISTED)
+        limit = number_of(self, "limit", MOST_LISTED)
         if not 1 <= limit <= MOST_LISTED:
             raise InvalidInput(f"limit must be from 1 to {MOST_LISTED}")
-        states = self.get_query_argument("state", "running").split(",")
+        states = self.get_query_argument("state", f"{RUNNING},{PAUSED}").split(",")
         newest = self.get_query_argument("order", "desc") != "asc"
         wanted = _filters(self.get_query_argument("metadata", ""))
-        last = self._number("nextToken", 0)
+        last = number_of(self, "nextToken", 0)
         found = [
             session
             for session in self._all()
-            if wanted.items() <= _facts(session)[2].items()
+            if self.state(session) in states
+            and wanted.items() <= _facts(session)[2].items()
             and (not last or ((session.row.id < last) == newest and session.row.id != last))
         ]
         found.sort(key=lambda session: session.row.id, reverse=newest)
-        page = found[:limit] if "running" in states else []
+        page = found[:limit]
         if page and len(page) < len(found):
             self.set_header("X-Next-Token", str(page[-1].row.id))
-        domain = self.domain()
-        self.answer([_detail(session, domain) for session in page])
+        self.answer([self.detail(session) for session in page])
 
     def _all(self) -> list[Session]:
         """Return the login's sandboxes that run."""
         live = self.services.sessions.manager.all_live(self.owner)
         return [session for session in live if find(self.services, self.login, _facts(session)[0]) is session]
-
-    def _number(self, name: str, default: int) -> int:
-        given = self.get_query_argument(name, "")
-        if not given:
-            return default
-        if not (given.isascii() and given.isdecimal() and len(given) < 17):
-            raise InvalidInput(f"{name} must be a number")
-        return int(given)
 
 
 class SandboxDetailHandler(ControlHandler):
@@ -262,15 +298,14 @@ class SandboxDetailHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self, identifier: str) -> None:
         """Tell of it."""
-        self.answer(_detail(self.sandbox(identifier), self.domain()))
+        self.answer(self.detail(self.sandbox(identifier)))
 
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it, with its files."""
         session = self.sandbox(identifier)
-        for context in further_contexts(self.services, session):
-            await self.services.sessions.manager.delete(self.owner, context.session.row.key)
-        await self.services.sessions.manager.delete(self.owner, session.row.key)
+        for each in reversed(self.sessions(session)):
+            await self.services.sessions.manager.delete(self.owner, each.row.key)
         self.set_status(204)
 
 
@@ -279,14 +314,55 @@ class ConnectHandler(ControlHandler):
 
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
-        """Tell of it, with its tokens; its life gets longer, never shorter."""
+        """Tell of it, with its tokens; its life gets longer, never shorter. A paused one is resumed."""
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
-        ceilings = self.services.sessions.terms.ceilings(self.owner)
-        session.record.let_live_longer(body.timeout, ceilings.lifetime)
+        most = self.services.sessions.terms.ceilings(self.owner).lifetime
+        if self.state(session) == RUNNING:
+            session.record.let_live_longer(body.timeout, most)
+            self._let_contexts_live(session)
+            self.answer(self.told(session))
+            return
+        if body.memory is False:
+            raise Unsupported("A paused sandbox goes on as it was here; start another one to begin anew")
+        left = min(check_seconds(body.timeout, "timeout"), session.record.seconds_left)
+        resume(self.sessions(session))
+        session.record.let_live(max(LEAST, left), math.inf)
         self._let_contexts_live(session)
-        self.answer(self.told(session))
+        self.answer(self.told(session), 201)
+
+
+class ResumeHandler(ConnectHandler):
+    """The same for a paused sandbox alone, as older SDKs ask."""
+
+    @requires(Permission.RUN)
+    async def post(self, identifier: str) -> None:
+        """Resume it."""
+        if self.state(self.sandbox(identifier)) == RUNNING:
+            raise Conflict("The sandbox is not paused")
+        await super().post(identifier)
+
+
+class PauseHandler(ControlHandler):
+    """The pause of a sandbox."""
+
+    @requires(Permission.RUN)
+    async def post(self, identifier: str) -> None:
+        """Let it sleep until a client connects to it, for as long as a sandbox may live."""
+        body = await self.body(PauseBody) if self.raw_body() else PauseBody()
+        session = self.sandbox(identifier)
+        if self.state(session) == PAUSED:
+            raise Conflict("The sandbox is paused already")
+        if body.memory is False:
+            raise Unsupported("A pause here keeps the memory; one that keeps the files alone is not there")
+        asleep = await pause(self.sessions(session), self.services.storage.lanes.sleep)
+        # From now on until anything wakes it.
+        self.services.sessions.sandboxes.of(session).paused = asleep
+        most = self.services.sessions.terms.ceilings(self.owner).lifetime
+        session.record.let_live_longer(most, most)
+        self._let_contexts_live(session)
+        self.set_status(204)
 
 
 class ForkHandler(ControlHandler):
@@ -300,6 +376,8 @@ class ForkHandler(ControlHandler):
             raise InvalidInput(f"count must be from 1 to {MOST_FORKS}")
         self.check_may_make()
         life = self.life(body.timeout)
+        if self.state(self.sandbox(identifier)) == PAUSED:
+            raise NotFound(f"Sandbox {identifier[:64]!r} is paused; connect to it first")
         made: list[dict[str, object]] = []
         for _ in range(body.count):
             try:
@@ -330,6 +408,20 @@ class ForkHandler(ControlHandler):
         return session
 
 
+class SandboxMetricsHandler(ControlHandler):
+    """How much a sandbox uses."""
+
+    @requires(Permission.READ)
+    async def get(self, identifier: str) -> None:
+        """Tell of it as it is now, unless the query asks for other times alone."""
+        session = self.sandbox(identifier)
+        now, start, end = time.time(), number_of(self, "start", 0), number_of(self, "end", 0)
+        if start > now or 0 < end < math.floor(now):
+            self.answer([])
+            return
+        self.answer([await metrics_of(self.services, session)])
+
+
 class TimeoutHandler(ControlHandler):
     """The life of a sandbox."""
 
@@ -341,6 +433,16 @@ class TimeoutHandler(ControlHandler):
         session.record.let_live(body.timeout, self.services.sessions.terms.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
+
+
+def number_of(handler: ControlHandler, name: str, default: int) -> int:
+    """Return a number of the request's query. Raises InvalidInput."""
+    given = handler.get_query_argument(name, "")
+    if not given:
+        return default
+    if not (given.isascii() and given.isdecimal() and len(given) < MOST_DIGITS):
+        raise InvalidInput(f"{name} must be a number")
+    return int(given)
 
 
 def _word(made: bytes) -> str:
@@ -358,27 +460,6 @@ def _facts(session: Session) -> tuple[str, str, Mapping[str, object]]:
         str(told.get("template", "")),
         metadata if isinstance(metadata, dict) else {},
     )
-
-
-def _detail(session: Session, domain: str) -> dict[str, object]:
-    identifier, template, metadata = _facts(session)
-    resources = session.limits.resources
-    end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.record.seconds_left))
-    return {
-        "templateID": template,
-        "sandboxID": identifier,
-        "clientID": "cellgate",
-        "envdVersion": ENVD,
-        "startedAt": session.row.created_at,
-        "endAt": end.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "cpuCount": math.ceil(resources.cpus),
-        "memoryMB": resources.memory // MIB,
-        "diskSizeMB": resources.disk // MIB,
-        "state": "running",
-        "metadata": metadata,
-        "lifecycle": {"autoResume": False, "onTimeout": "kill"},
-        "domain": domain,
-    }
 
 
 def _filters(text: str) -> dict[str, str]:

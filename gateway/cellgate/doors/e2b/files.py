@@ -25,6 +25,7 @@ from cellgate.doors.e2b.base import (
 )
 from cellgate.doors.e2b.outside import OutsideFile, none_left
 from cellgate.errors import UnsupportedMedia
+from cellgate.files.gunzip import Gunzip
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
 from cellgate.http.message import encode
 from cellgate.http.multipart import MultipartReader
@@ -69,14 +70,18 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         super().initialize(services)
         self._parts: Parts | None = None
         self._form: MultipartReader | None = None
+        self._unpacker: Gunzip | None = None
         self._staged: dict[int, Staged] = {}
         self._outside: list[OutsideFile] = []
         self._paths: list[str] = []
 
     def begin(self) -> None:
         headers = self.request.headers
-        if headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise UnsupportedMedia("Files are taken as they are here, not compressed")
+        match headers.get("Content-Encoding", "identity").lower():
+            case "gzip":
+                self._unpacker = Gunzip()
+            case other if other != "identity":
+                raise UnsupportedMedia("Files are taken as they are here, or compressed by gzip alone")
         path = self.get_query_argument("path", "", strip=False)
         self._parts = self._taken(path) if path else None
         if headers.get("Content-Type", "").lower().startswith("multipart/"):
@@ -105,6 +110,17 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:
+        if self._unpacker is None:
+            await self._put(chunk)
+            return
+        # What comes out may be a thousand times larger: each step reserves its space before the next.
+        self._unpacker.feed(bytes(chunk))
+        lane = self.services.sessions.files.lane
+        while piece := await lane.run(self._unpacker.step):
+            await self._put(piece)
+
+    async def _put(self, chunk: bytes | memoryview) -> None:
+        """Add a chunk of the files as they are."""
         pieces = [(0, "", chunk)] if self._form is None else self._form.feed(bytes(chunk))
         for number, name, data in pieces:
             if number not in self._staged:
@@ -116,6 +132,8 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put files into the workspace, all or none; missing folders are made."""
+        if self._unpacker is not None:
+            self._unpacker.end()
         if self._form is not None:
             self._form.end()
         elif not self._staged and self._parts is not None:
@@ -186,8 +204,8 @@ class FilesystemHandler(SandboxHandler):
         parts = parse_home_path(body.path)
         found = await self.services.sessions.files.look_into(self.owner, key, parts, body.depth or 1)
         if len(found) <= FEW:
-            return {"entries": _all_told(found)}
-        return {"entries": await self.services.storage.lanes.texts.run(_all_told, found)}
+            return {"entries": told_of_all(found)}
+        return {"entries": await self.services.storage.lanes.texts.run(told_of_all, found)}
 
     async def look(self, key: str) -> Mapping[str, object]:
         """Return the entry at a path."""
@@ -215,7 +233,7 @@ class FilesystemHandler(SandboxHandler):
         return {}
 
     async def _entry(self, key: str, parts: Parts) -> Mapping[str, object]:
-        return {"entry": _told(await self.services.sessions.files.look(self.owner, key, parts))}
+        return {"entry": told_of(await self.services.sessions.files.look(self.owner, key, parts))}
 
 
 CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, object]]]] = MappingProxyType(
@@ -229,11 +247,13 @@ CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, ob
 )
 
 
-def _all_told(items: Sequence[Item]) -> list[dict[str, object]]:
-    return [_told(item) for item in items]
+def told_of_all(items: Sequence[Item]) -> list[dict[str, object]]:
+    """Return the entries as they are told."""
+    return [told_of(item) for item in items]
 
 
-def _told(item: Item) -> dict[str, object]:
+def told_of(item: Item) -> dict[str, object]:
+    """Return an entry as it is told."""
     parts = tuple(item.path.split("/")) if item.path else ()
     kind = "DIRECTORY" if item.is_folder else "SYMLINK" if item.is_link else "FILE"
     seconds, rest = divmod(item.modified, NS)

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 
 from cellgate.errors import NotFound
 from cellgate.files.tree import Parts
@@ -23,6 +24,8 @@ from cellgate_kernels.base.tasks import Supervisor
 _MOVE = 'mkdir -p -- "$3" && mv -f -T -- "$1" "$2"'
 _COPY = 'test -f "$2" && cp -- "$2" "$1"'
 _ID_BYTES = 8
+HIDDEN: Final = ".cellgate-"
+"""How hidden names begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class OutsideFile:
     @classmethod
     def at(cls, path: str) -> OutsideFile:
         """Return the file at a path, with a hidden name that nothing else has."""
-        return cls(path, (f".cellgate-{secrets.token_hex(_ID_BYTES)}",))
+        return cls(path, (f"{HIDDEN}{secrets.token_hex(_ID_BYTES)}",))
 
     async def put(self, session: Session) -> None:
         """Move the file from the workspace to its place. Raises InvalidInput if it can't be there."""

@@ -66,9 +66,10 @@ def is_in_terminal(argv: Sequence[str]) -> bool:
     return list(argv[:3]) == ["python3", "-c", _SPAWN]
 
 
-def resizing(pid: int, size: TerminalSize) -> tuple[str, ...]:
-    """Return the words that give another size to the terminal of the program with this process id."""
-    return ("python3", "-c", _RESIZE, str(pid), str(size.rows), str(size.cols), _BEGIN)
+def resizing(pid: int, size: tuple[int, int]) -> tuple[str, ...]:
+    """Return the words that give so many rows and columns to the terminal of the program with this id."""
+    rows, cols = size
+    return ("python3", "-c", _RESIZE, str(pid), str(rows), str(cols), _BEGIN)
 
 
 def in_terminal(argv: Sequence[str], terminal: TerminalBody) -> list[str]:

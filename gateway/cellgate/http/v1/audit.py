@@ -49,4 +49,8 @@ class AuditVerifyHandler(DownloadHandler):
 
     async def _verify(self, key: str) -> None:
         archive = self.services.sessions.archive
-        self.answer(await archive.exports.verify(await archive.moment(self.owner, key)))
+        moment = await archive.moment(self.owner, key)
+        if self.is_head:
+            await self.send_head(kind="application/json; charset=utf-8")
+            return
+        self.answer(await archive.exports.verify(moment))

@@ -62,11 +62,40 @@ class DownloadHandler(UntaggedHandler):
             return True
         return False
 
-    async def send(self, parts: Parts, *, kind: str, name: str) -> None:
-        """Write all parts as a file of this type and name, each once the client has taken the last one."""
+    @property
+    def is_head(self) -> bool:
+        """Whether the header fields alone are asked for: what they don't tell need not be made."""
+        return self.request.method == "HEAD"
+
+    async def send_head(self, *, kind: str, name: str = "") -> None:
+        """Answer with the header fields of a file alone, without its length, which only its making tells.
+
+        `name`: empty if that is not known either.
+        """
+        self._describe(kind, name)
+        if self.request.version == "HTTP/1.1":
+            # As for GET; otherwise tornado would say that it is empty.
+            self.set_header("Transfer-Encoding", "chunked")
+        try:
+            await self.flush()
+        except StreamClosedError:
+            self.on_connection_close()
+
+    def _describe(self, kind: str, name: str) -> None:
         self.set_header("Content-Type", kind)
-        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        if name:
+            self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+
+    async def send(self, parts: Parts, *, kind: str, name: str) -> None:
+        """Write all parts as a file of this type and name, each once the client has taken the last one.
+
+        Of HEAD, nothing is made: parts are made as they are read.
+        """
         async with aclosing(parts):
+            if self.is_head:
+                await self.send_head(kind=kind, name=name)
+                return
+            self._describe(kind, name)
             try:
                 async for part in parts:
                     await self.write_parts([part])

@@ -61,6 +61,12 @@ class NotebookHandler(DownloadHandler):
         moment = await archive.moment(self.owner, key, self.login.reach)
         if self.known(f"{notebook_tag(moment, query)}-{form}"):
             return
+        kind = f"{converted.media_type}; charset=utf-8"
+        self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
+        if self.is_head:
+            extension = "" if form == "script" else extension_of(form, {})
+            await self.send_head(kind=kind, name=extension and f"{key}{extension}")
+            return
         with jobs.file(self.owner) as made:
             with jobs.file(self.owner) as given:
                 parts = archive.exports.notebook(
@@ -71,9 +77,7 @@ class NotebookHandler(DownloadHandler):
             # Only a script's extension depends on the language, for which the whole record has to be read.
             metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
             extension = extension_of(form, metadata.get("language_info", {}))
-            self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
             self.set_header("Content-Length", made.size)
-            kind = f"{converted.media_type}; charset=utf-8"
             await self.send(made.parts(), kind=kind, name=f"{key}{extension}")
 
 

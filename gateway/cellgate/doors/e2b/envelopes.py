@@ -1,0 +1,64 @@
+"""Connect's streams: a message in its envelope, and the handler of a call that is answered with many.
+
+An envelope is a byte of flags, a length of four bytes, and JSON. The last one says how the call ended.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from cellgate.doors.e2b.base import CODES, SandboxGone, SandboxHandler, status_code
+from cellgate.http.message import encode
+from cellgate.http.operation import Format
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+
+HEAD: Final = struct.Struct(">BI")
+LAST: Final = 2
+"""The flag of the envelope that ends a stream."""
+MOST_DIGITS: Final = 10
+
+
+def envelope(told: Mapping[str, object], flags: int = 0) -> bytes:
+    """Return one message of a stream."""
+    data = encode(told)
+    return HEAD.pack(flags, len(data)) + data
+
+
+def last(code: str = "", message: str = "") -> bytes:
+    """Return the end of a stream. `code`: the name of Connect's error, if it ends with one."""
+    return envelope({"error": {"code": code, "message": message}} if code else {}, LAST)
+
+
+def opened(body: bytes) -> bytes:
+    """Return what is in the one envelope of a request. Raises InvalidInput."""
+    if len(body) < HEAD.size:
+        raise InvalidInput("The request body is no envelope")
+    flags, length = HEAD.unpack_from(body)
+    if flags or length != len(body) - HEAD.size:
+        raise InvalidInput("The request body is not one whole, uncompressed envelope")
+    return body[HEAD.size :]
+
+
+class EnvelopesHandler(SandboxHandler):
+    """A call that is answered with a stream."""
+
+    connect = True
+
+    def timeout(self) -> float | None:
+        """Return the seconds that the call may take, if the client says. Raises InvalidInput."""
+        given = self.request.headers.get("Connect-Timeout-Ms", "")
+        if not given:
+            return None
+        if not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
+            raise InvalidInput("Connect-Timeout-Ms must be a number")
+        return int(given) / 1000
+
+    def set_head(self, form: Format) -> None:
+        super().set_head(form)
+        self.set_header("Content-Type", "application/connect+json")
+
+    def write_problem(self, error: CellgateError, form: Format) -> None:
+        gone = isinstance(error, SandboxGone)
+        self.write(last("unavailable" if gone else CODES.get(status_code(error), "internal"), error.message))

@@ -1,0 +1,66 @@
+"""Pauses of a sandbox: the kernels of all its contexts sleep, frozen, until a client connects to it again.
+
+Everything stays as it is, in memory and in the files. Requests to a paused sandbox find none, as there; what
+reaches its session by another way wakes the kernel, and then it is paused no more. How a kernel sleeps is
+``cellgate_kernels.kernel.asleep``'s business. A pause ends with the gateway that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cellgate.doors.e2b.base import SandboxBusy, Unsupported
+from cellgate.sessions.session import Session
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.asleep import Sleep
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.limits.control_group import ControlGroup
+
+CAN_NOT: Final = (
+    "This sandbox can't be paused: it has forks, which share its processes' group, or kernels can't be frozen"
+    " here; the operator lets them sleep by --sleep-after, and cellgate doctor says whether they could"
+)
+IN_USE: Final = "This sandbox is in use: a cell or a program runs in it, or a client is connected; try again"
+
+
+async def pause(sessions: Sequence[Session], lane: Lane) -> Sleep:
+    """Let all kernels of a sandbox sleep, or none; return the sleep of the first one.
+
+    `sessions`: its own, then those of its contexts. `lane`: threads to wait in. Raises SandboxBusy, and
+    Unsupported where kernels can't sleep.
+    """
+    kernels: dict[Session, tuple[Kernel, ControlGroup]] = {}
+    for session in sessions:
+        # A client may ask as soon as it was told that its cell is over.
+        await session.recorded()
+        kernel = _unused(session)
+        group = await lane.run(kernel.control_group)
+        if group is None:
+            raise Unsupported(CAN_NOT)
+        kernels[session] = kernel, group
+    sleeps: list[Sleep] = []
+    try:
+        for session, (kernel, group) in kernels.items():
+            sleep = await kernel.sleep(group, lane) if _unused(session) is kernel else None
+            if sleep is None:
+                raise SandboxBusy(IN_USE)
+            sleeps.append(sleep)
+    except BaseException:
+        resume(sessions)
+        raise
+    return sleeps[0]
+
+
+def resume(sessions: Iterable[Session]) -> None:
+    """Wake the kernels of these sessions."""
+    for session in sessions:
+        if session.kernel is not None:
+            session.kernel.wake()
+
+
+def _unused(session: Session) -> Kernel:
+    """Return the kernel of a session that nobody uses. Raises SandboxBusy."""
+    if session.kernel is None or not session.kernel.alive or session.idle_since is None:
+        raise SandboxBusy(IN_USE)
+    return session.kernel
