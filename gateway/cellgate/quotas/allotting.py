@@ -28,8 +28,8 @@ ASK_SECONDS: Final = 1.0
 """The longest wait of a request for more of a quota; afterwards this gateway goes on by itself."""
 MOST_TRIES: Final = 8
 """The most attempts to replace a part, if the others' parts change just then."""
-MOST_TOGETHER: Final = 500
-"""The most principals whose parts are renewed by one statement. It locks their rows until it is committed."""
+MOST_TOGETHER: Final = 250
+"""The most principals whose parts are renewed by one statement, in a turn of the loop of some milliseconds."""
 
 
 class Allotting(AsksForMore):

@@ -102,14 +102,15 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 async def test_parts_of_a_thousand_principals_are_renewed_by_few_statements(
     cluster: Cluster, sent: Counter[str]
 ) -> None:
-    """Two a look, and as many more if what the other gateway uses has changed: each is told of that."""
+    """Four a look, and as many more if what the other gateway uses has changed: each is told of that."""
     one, two = await cluster.join("one"), await cluster.join("two")
     names = [f"user-{number}" for number in range(1000)]
     for gateway in (one, two):
         for name in names:
             gateway.cell(name)
         await gateway.top_up_all(names)
-    await one.allotting.renew()
+    for gateway in (two, one):
+        await gateway.allotting.renew()
     assert all(one.usage.account(name).uses()["running"].used == 2 for name in names)
 
     async def renewal() -> int:
@@ -117,11 +118,11 @@ async def test_parts_of_a_thousand_principals_are_renewed_by_few_statements(
         await one.allotting.renew()
         return sent[statements.WRITE_PARTS]
 
-    assert await renewal() == 2
+    assert await renewal() == 4
     for name in names:
         two.leave(name)
     await two.allotting.renew()
-    assert await renewal() == 4
+    assert await renewal() == 8
     assert all(one.usage.account(name).uses()["running"].used == 1 for name in names)
 
 
