@@ -55,7 +55,7 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True)
 class AskedPart:
-    """The next part of a gateway, and the quotas that it must fit in with the others'; none: it always fits."""
+    """A gateway's next part, and the quotas in which it must fit with the others'; none: it always fits."""
 
     part: HeldPart
     most: Limits

@@ -29,7 +29,7 @@ ASK_SECONDS: Final = 1.0
 MOST_TRIES: Final = 8
 """The most attempts to replace a part, if the others' parts change just then."""
 MOST_TOGETHER: Final = 250
-"""The most principals whose parts are renewed by one statement, in a turn of the loop of some milliseconds."""
+"""The most principals whose parts are renewed by one statement: some milliseconds of the loop's time."""
 
 
 class Allotting(AsksForMore):

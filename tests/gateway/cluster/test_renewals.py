@@ -1,4 +1,4 @@
-"""Parts of quotas in a real PostgreSQL server: of many principals together, by gateways that race, and of a dead one."""
+"""Parts of quotas in a real PostgreSQL server: of many principals, by gateways that race, of a dead one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import eventually
 
-HELD = "SELECT a.principal, sum((e.value->1->>0)::int) FROM allotments AS a, jsonb_each(a.by_node) AS e GROUP BY 1"
+HELD = """SELECT a.principal, sum((e.value->1->>0)::int)
+    FROM cellgate.allotments AS a, jsonb_each(a.by_node) AS e GROUP BY 1"""
+NAMES = [f"{number}-" + "x" * (number % 7) for number in range(60)]
+"""Of different lengths: nodes that compare them otherwise would lock rows in another order."""
 
 
 class Gateway:
@@ -126,53 +129,55 @@ async def test_parts_of_a_thousand_principals_are_renewed_by_few_statements(
     assert all(one.usage.account(name).uses()["running"].used == 1 for name in names)
 
 
-async def test_gateways_that_renew_at_once_are_within_each_quota(cluster: Cluster, database: str) -> None:
-    """In whatever order each has its principals, and while another gives its parts back, none waits for ever."""
-    gateways = [await cluster.join(name) for name in ("one", "two", "three")]
-    leaving = await cluster.join("four")
-    names = [f"{number}-" + "x" * (number % 7) for number in range(60)]
+async def use(gateway: Gateway) -> None:
+    """Begin and end cells of all principals, and look at their parts."""
+    for _ in range(25):
+        for name in random.sample(NAMES, 30):
+            if gateway.places.get(name) and random.random() < 0.5:
+                gateway.leave(name)
+            elif len(gateway.places.get(name, ())) < 4:
+                gateway.cell(name)
+        await gateway.top_up_all(random.sample(NAMES, 3))
+        await gateway.allotting.renew()
+
+
+async def give_back(gateway: Gateway) -> None:
+    """Begin cells, end them, and give all parts back."""
+    for _ in range(25):
+        for name in NAMES:
+            gateway.cell(name)
+        await gateway.top_up_all(random.sample(NAMES, 20))
+        for name in NAMES:
+            gateway.leave(name)
+        await gateway.allotments.remove(NAMES)
+        for name in NAMES:
+            allotment = gateway.usage.account(name).allotment
+            assert allotment is not None
+            allotment.forget()
+
+
+async def check(database: str, gateways: Sequence[Gateway], over: asyncio.Event) -> int:
+    """Check parts and cells until it is `over`; return how often."""
     checks = 0
-
-    async def use(gateway: Gateway) -> None:
-        for _ in range(25):
-            for name in random.sample(names, 30):
-                if gateway.places.get(name) and random.random() < 0.5:
-                    gateway.leave(name)
-                elif len(gateway.places.get(name, ())) < 4:
-                    gateway.cell(name)
-            await gateway.top_up_all(random.sample(names, 3))
-            await gateway.allotting.renew()
-
-    async def give_back() -> None:
-        for _ in range(25):
-            for name in names:
-                leaving.cell(name)
-            await leaving.top_up_all(random.sample(names, 20))
-            for name in names:
-                leaving.leave(name)
-            await leaving.allotments.remove(names)
-            for name in names:
-                allotment = leaving.usage.account(name).allotment
-                assert allotment is not None
-                allotment.forget()
-
-    async def check(db: psycopg.AsyncConnection[Any]) -> None:
-        nonlocal checks
-        while True:
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as db:
+        while not over.is_set():
             held = await (await db.execute(HELD)).fetchall()
             assert [each for each in held if each[1] > 4] == []
-            for name in names:
-                assert sum(each.running(name) for each in (*gateways, leaving)) <= 4
+            for name in NAMES:
+                assert sum(gateway.running(name) for gateway in gateways) <= 4
             checks += 1
-            await asyncio.sleep(0)
+    return checks
 
-    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as db:
-        await db.execute("SET search_path TO cellgate")
-        checking = asyncio.create_task(check(db))
-        await asyncio.gather(*map(use, gateways), give_back())
-        assert not checking.done(), await checking
-        checking.cancel()
-    assert checks > 10
+
+async def test_gateways_that_renew_at_once_are_within_each_quota(cluster: Cluster, database: str) -> None:
+    """In whatever order each has its principals, and while another gives parts back, none waits for ever."""
+    gateways = [await cluster.join(name) for name in ("one", "two", "three", "four")]
+    *using, leaving = gateways
+    over = asyncio.Event()
+    checking = asyncio.create_task(check(database, gateways, over))
+    await asyncio.gather(*map(use, using), give_back(leaving))
+    over.set()
+    assert await checking > 10
 
 
 async def test_what_a_dead_gateway_held_of_all_is_free_after_its_lease(cluster: Cluster) -> None:
@@ -197,7 +202,7 @@ async def test_what_a_dead_gateway_held_of_all_is_free_after_its_lease(cluster: 
 
 
 async def test_a_part_that_does_not_fit_is_refused_alone(cluster: Cluster) -> None:
-    """Of the other principals in the same statement it changes nothing; a quota that is none refuses nothing."""
+    """Of other principals in the same statement it changes nothing; a quota that is none refuses nothing."""
     one, two = await cluster.join("one"), await cluster.join("two")
     four = HeldPart((4, 9, 0, 0, 0), (4, 9, 0, 0, 0), (0, 0, 1, 0, 0))
     limits = (4, None, None, None, None)

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow, StorageError
-from cellgate.quotas.allotment import (
-    KEEP_SECONDS,
-    SUMMED,
-    AskedPart,
-    ClusterAllotments,
-    Flow,
-    HeldPart,
-)
+from cellgate.quotas.allotment import KEEP_SECONDS, SUMMED, AskedPart, ClusterAllotments, Flow, HeldPart
 from cellgate.quotas.allotting import MOST_TOGETHER, Allotting
 from cellgate.quotas.quotas import Policy, Quotas
 from cellgate.quotas.usage import CellPlace, Usage
