@@ -18,6 +18,8 @@ c = get_config()  # noqa: F821 - defined by traitlets
 # driver of volumes whose disk follows the server, not for a network file system (the record is SQLite's).
 NODES = os.environ.get("CELLGATE_NODES", "").split()
 DRIVER = os.environ.get("CELLGATE_VOLUME_DRIVER", "local")
+if DRIVER == "local" and not NODES:
+    raise ValueError("Name the nodes of users' servers in CELLGATE_NODES: their volumes stay on a node")
 
 
 def node_of(user):
