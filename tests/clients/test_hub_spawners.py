@@ -146,6 +146,11 @@ def test_a_user_of_a_swarm_stays_on_a_node_that_stays() -> None:
         assert was == "c" or node_in_swarm(user, "a", "b") == was
 
 
+def test_a_swarm_without_nodes_for_its_volumes_is_refused() -> None:
+    with pytest.raises(ValueError, match="in CELLGATE_NODES"):
+        node_in_swarm("ada")
+
+
 @contextmanager
 def hub_in_swarm(folder: Path, swarm: list[Machine], **variables: str) -> Iterator[Hub]:
     """A Hub as a service on the first machine, with Traefik and with the programs of this machine."""
