@@ -36,7 +36,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "jupyterhub"
 class Hub:
     """A running Hub with its proxy and the gateway."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._host = host
         self._port = port
 
     def ask(
@@ -46,15 +47,15 @@ class Hub:
         body: object = None,
         *,
         token: str,
-        sender: str = "127.0.0.1",
+        sender: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
         """Status and body of an answer that comes through the Hub's proxy.
 
-        `sender`: the address of this machine that the proxy sees.
+        `sender`: the address of this machine that the proxy sees, if any will not do.
         """
         connection = http.client.HTTPConnection(
-            "127.0.0.1", self._port, timeout=60, source_address=(sender, 0)
+            self._host, self._port, timeout=60, source_address=(sender, 0)
         )
         try:
             sent = {"Authorization": f"token {token}", "Content-Type": "application/json", **(headers or {})}
@@ -103,12 +104,12 @@ class Hub:
     @property
     def origin(self) -> str:
         """The URL of the Hub's proxy."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._host}:{self._port}"
 
     @property
     def socket(self) -> str:
         """The URL of the Hub's proxy for WebSockets."""
-        return f"ws://127.0.0.1:{self._port}"
+        return f"ws://{self._host}:{self._port}"
 
     @property
     def url(self) -> str:
@@ -166,6 +167,43 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def program_of(release: str) -> Path:
+    """The program of a Hub; the test is skipped where it is not installed."""
+    program = ENVIRONMENT / release / "bin" / "jupyterhub"
+    if not COMPLETE.exists() or not program.exists():
+        require("clients", "JupyterHub is not installed; run: make clients")
+    return program
+
+
+CONFIG = SCRIPTS / "jupyterhub_config.py"
+
+
+def given_to(folder: Path, program: Path, *words: str, deploy: str = "", **more: object) -> dict[str, Any]:
+    """What the configuration of a Hub is told in HUB_TEST, as `running_hub` says."""
+    return {
+        **free_ports("public", "hub", "proxy_api", "gateway"),
+        "folder": str(folder),
+        "command": [sys.executable, "-m", "cellgate.cli.main", "serve", "--jupyterhub", *words],
+        "environment": {
+            "CELLGATE_TOKEN": OWN,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "JUPYTERHUB_ACTIVITY_INTERVAL": "1",
+        },
+        "steward": STEWARD,
+        "proxy_token": PROXY,
+        "proxy": str(ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy"),
+        "spawns": bool(deploy),
+        "deploy": str(DEPLOY / deploy / "jupyterhub_config.py") if deploy else "",
+        "public_ip": "127.0.0.1",
+        "hub_ip": "127.0.0.1",
+        "internal_ssl": False,
+        "traefik": False,
+        "tls_proxy": "",
+        "lab": [str(program.with_name("jupyter-labhub")), "--allow-root"],
+        **more,
+    }
+
+
 @contextmanager
 def running_hub(
     folder: Path,
@@ -185,37 +223,14 @@ def running_hub(
     `release`: `NEWEST` or `OLDEST`. `deploy`: the name of a folder of deploy/jupyterhub, whose configuration
     says how.
     """
-    program = ENVIRONMENT / release / "bin" / "jupyterhub"
-    if not COMPLETE.exists() or not program.exists():
-        require("clients", "JupyterHub is not installed; run: make clients")
-    ports = free_ports("public", "hub", "proxy_api", "gateway")
-    proxy = ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy"
-    given = {
-        **ports,
-        "folder": str(folder),
-        "command": [sys.executable, "-m", "cellgate.cli.main", "serve", "--jupyterhub", *words],
-        "environment": {
-            "CELLGATE_TOKEN": OWN,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            "JUPYTERHUB_ACTIVITY_INTERVAL": "1",
-        },
-        "steward": STEWARD,
-        "proxy_token": PROXY,
-        "proxy": str(proxy),
-        "spawns": spawns or bool(deploy),
-        "deploy": str(DEPLOY / deploy / "jupyterhub_config.py") if deploy else "",
-        "hub_ip": hub_ip,
-        "internal_ssl": internal_ssl,
-        "traefik": traefik,
-        "tls_proxy": tls_proxy,
-        "lab": [str(program.with_name("jupyter-labhub")), "--allow-root"],
-    }
+    program = program_of(release)
+    how = {"internal_ssl": internal_ssl, "traefik": traefik, "tls_proxy": tls_proxy, "hub_ip": hub_ip}
+    given = given_to(folder, program, *words, deploy=deploy, spawns=spawns or bool(deploy), **how)
     proxied: list[str | Path] = [
-        proxy,
-        *("--ip=127.0.0.1", f"--port={ports['public']}"),
-        *("--api-ip=127.0.0.1", f"--api-port={ports['proxy_api']}"),
+        given["proxy"],
+        *("--ip=127.0.0.1", f"--port={given['public']}"),
+        *("--api-ip=127.0.0.1", f"--api-port={given['proxy_api']}"),
     ]
-    config: list[str | Path] = [program, "--config", SCRIPTS / "jupyterhub_config.py"]
     log = folder / "hub.log"
     with ExitStack() as stack:
         if traefik:
@@ -223,16 +238,17 @@ def running_hub(
         elif not internal_ssl:
             stack.enter_context(running(proxied, folder / "proxy.log", CONFIGPROXY_AUTH_TOKEN=PROXY))
             until(
-                lambda: listens(ports["proxy_api"]) and listens(ports["public"]),
+                lambda: listens(given["proxy_api"]) and listens(given["public"]),
                 "the proxy does not listen",
                 60,
             )
+        config: list[str | Path] = [program, "--config", CONFIG]
         process = stack.enter_context(running(config, log, HUB_TEST=json.dumps(given), **variables))
-        started = Hub(ports["public"])
+        started = Hub(given["public"])
 
         def serves() -> bool:
             assert process.poll() is None, "the Hub has ended"
-            return listens(ports["public"]) and started.ask("GET", "/hub/api/", token="")[0] == 200
+            return listens(given["public"]) and started.ask("GET", "/hub/api/", token="")[0] == 200
 
         until(serves, "the Hub does not serve", 60)
         yield started

@@ -1,8 +1,9 @@
 """What each gateway of a cluster holds of the quotas of each principal, in the cluster's database.
 
-Each replaces its own part of a principal's row, by one statement that locks the row and checks the sum of
-all (``statements``). A node that is down, or gives no signs of life, holds nothing. ``quotas.allotment`` says
-what a gateway asks for; here is when it asks: at once if it lacks some, and twice a beat.
+Each replaces its own part in the rows of some principals, by one statement that locks the rows and checks the
+sum in each (``statements``). A node that is down, or gives no signs of life, holds nothing.
+``quotas.allotment`` says what a gateway asks for; here is when it asks: for a principal at once if it lacks
+some, and for all of them twice a beat.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from cellgate.cluster import statements
 from cellgate.cluster.membership import Membership
 from cellgate.errors import StorageError
-from cellgate.quotas.allotment import ClusterAllotments, Five, Flow, HeldPart, Limits
+from cellgate.quotas.allotment import AskedPart, ClusterAllotments, Five, Flow, HeldPart
 from cellgate.record.store.postgresql.record_connection import (
     RecordAddress,
     RecordConnection,
@@ -66,24 +67,24 @@ class NodeAllotments(ClusterAllotments):
         """Return the allotments of a node that has begun, and serves nobody yet. Raises StorageError."""
         allotments = cls(membership, address)
         try:
-            await allotments._db.repeatable(execute, statements.REMOVE_PARTS, membership.asked())
+            await allotments._db.repeatable(execute, statements.REMOVE_ALL_PARTS, membership.asked())
         except BaseException:
             await allotments.close()
             raise
         allotments._tasks.start(allotments._run(), "allotments of quotas")
         return allotments
 
-    async def replace(self, principal: str, own: HeldPart, most: Limits) -> tuple[bool, Sequence[HeldPart]]:
-        part = msgspec.json.encode(_Row(own.used, own.held, own.short)).decode()
-        asked = self._membership.asked(principal=principal, part=part, most=[*most[: Flow.NETWORK]])
-        ((is_node, is_written, others),) = await self._db.repeatable(all_rows, statements.WRITE_PART, asked)
-        if not is_node:
+    async def replace(self, asked: Mapping[str, AskedPart]) -> Mapping[str, tuple[bool, Sequence[HeldPart]]]:
+        rows = {principal: (_row(each.part), each.most[: Flow.NETWORK]) for principal, each in asked.items()}
+        given = self._membership.asked(asked=msgspec.json.encode(rows).decode())
+        found = await self._db.repeatable(all_rows, statements.WRITE_PARTS, given)
+        if not all(is_node for _, is_node, _, _ in found):
             raise StorageError("Another gateway has this one's name in the cluster, so it holds no quotas")
-        return bool(is_written), _parts(others)
+        return {principal: (bool(is_written), _parts(others)) for principal, _, is_written, others in found}
 
-    async def remove(self, principal: str) -> None:
-        asked = self._membership.asked(principal=principal)
-        await self._db.repeatable(all_rows, statements.REMOVE_PART, asked)
+    async def remove(self, principals: Sequence[str]) -> None:
+        asked = self._membership.asked(principals=[*principals])
+        await self._db.repeatable(all_rows, statements.REMOVE_PARTS, asked)
 
     async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sequence[HeldPart]]:
         asked = self._membership.asked(principals=[*principals])
@@ -124,6 +125,10 @@ class NodeAllotments(ClusterAllotments):
         """End the connection. What this node holds counts no more: it is about to be down."""
         await self._tasks.cancel()
         await self._db.close()
+
+
+def _row(part: HeldPart) -> _Row:
+    return _Row(part.used, part.held, part.short)
 
 
 def _parts(rows: Any) -> Sequence[HeldPart]:

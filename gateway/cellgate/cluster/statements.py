@@ -228,23 +228,28 @@ _PARTS = f"(SELECT jsonb_agg(e.value) {_OTHERS})"
 PARTS_OF_OTHERS: Final = f"""WITH {_ME} SELECT a.principal, {_PARTS} FROM allotments AS a
     WHERE a.principal = ANY(%(principals)s)"""  # noqa: S608
 """Returns the parts of the other nodes, but for those that this one may find dead."""
-WRITE_PART: Final = f"""WITH {_ME}, written AS (INSERT INTO allotments AS a (principal, by_node)
-        SELECT %(principal)s, jsonb_build_object(id, %(part)s::jsonb) FROM me
+WRITE_PARTS: Final = f"""WITH {_ME}, written AS (INSERT INTO allotments AS a (principal, by_node)
+        SELECT p.key, jsonb_build_object(id, p.value->0) FROM me, jsonb_each(%(asked)s::jsonb) AS p
+        ORDER BY p.key COLLATE "C"
     ON CONFLICT (principal) DO UPDATE SET by_node = a.by_node || excluded.by_node
-        WHERE NOT EXISTS (SELECT FROM unnest(%(most)s::bigint[]) WITH ORDINALITY AS m(most, flow)
-            WHERE m.most < (%(part)s::jsonb->1->>(m.flow::int - 1))::bigint
+        WHERE NOT EXISTS (SELECT FROM jsonb_array_elements_text(%(asked)s::jsonb->excluded.principal->1)
+                WITH ORDINALITY AS m(most, flow)
+            WHERE m.most::bigint < (%(asked)s::jsonb->excluded.principal->0->1->>(m.flow::int - 1))::bigint
                 + (SELECT coalesce(sum((e.value->1->>(m.flow::int - 1))::bigint), 0) {_OTHERS}))
     RETURNING principal)
-    SELECT EXISTS (SELECT FROM me), EXISTS (SELECT FROM written),
-        (SELECT {_PARTS} FROM allotments AS a WHERE a.principal = %(principal)s)"""  # noqa: S608
-"""Replaces a node's part, unless the parts of all would be more than a limit; one that is NULL is none.
+    SELECT p.key, EXISTS (SELECT FROM me), w.principal IS NOT NULL,
+        (SELECT {_PARTS} FROM allotments AS a WHERE a.principal = p.key)
+    FROM jsonb_object_keys(%(asked)s::jsonb) AS p(key) LEFT JOIN written AS w ON w.principal = p.key"""  # noqa: S608
+"""Replaces a node's parts of many principals, each unless the parts of all would be more than a limit.
 
-Returns whether the node is this process, whether its part was replaced, and the parts of the others.
+`asked` is an object with the part and the limits of each principal; a limit that is null is none. As in
+`_removed`, all nodes lock the rows in one order. Returns for each principal whether the node is this process,
+whether its part was replaced, and the parts of the others.
 """
-REMOVE_PART: Final = f"""WITH {_ME}, gone AS (SELECT id FROM me),
-    {_removed("u.principal = %(principal)s", "allotments")}
+REMOVE_PARTS: Final = f"""WITH {_ME}, gone AS (SELECT id FROM me),
+    {_removed("u.principal = ANY(%(principals)s)", "allotments")}
     SELECT id FROM gone"""  # noqa: S608
-"""Removes a node's part."""
-REMOVE_PARTS: Final = f"""WITH gone AS (SELECT %(node)s::text AS id), {_removed("TRUE", "allotments")}
+"""Removes a node's parts of some principals."""
+REMOVE_ALL_PARTS: Final = f"""WITH gone AS (SELECT %(node)s::text AS id), {_removed("TRUE", "allotments")}
     SELECT id FROM gone"""  # noqa: S608
 """Removes the parts of a former process of this node."""

@@ -54,6 +54,14 @@ class HeldPart:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedPart:
+    """A gateway's next part, and the quotas in which it must fit with the others'; none: it always fits."""
+
+    part: HeldPart
+    most: Limits
+
+
+@dataclass(frozen=True, slots=True)
 class OwnUse:
     """What a gateway uses, what it lacks beyond that, and what it has held."""
 
@@ -225,14 +233,15 @@ class ClusterAllotments(Protocol):
     beat: float
     """The longest time between two looks at the others' parts, in seconds."""
 
-    async def replace(self, principal: str, own: HeldPart, most: Limits) -> tuple[bool, Sequence[HeldPart]]:
-        """Replace this gateway's part, unless the parts together would exceed a quota.
+    async def replace(self, asked: Mapping[str, AskedPart]) -> Mapping[str, tuple[bool, Sequence[HeldPart]]]:
+        """Replace this gateway's part of each principal, unless the parts of all would exceed a quota.
 
-        Return whether it was replaced, and the parts of the others. Raises StorageError.
+        Return for each principal whether it was replaced, and the parts of the others. It is one statement:
+        if it fails, nothing was replaced. Raises StorageError.
         """
 
-    async def remove(self, principal: str) -> None:
-        """Give this gateway's part back. Raises StorageError."""
+    async def remove(self, principals: Sequence[str]) -> None:
+        """Give this gateway's parts of principals back. Raises StorageError."""
 
     async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sequence[HeldPart]]:
         """Return the parts of all other gateways, of principals that have some there. Raises StorageError."""

@@ -13,12 +13,13 @@ c = get_config()  # noqa: F821 - traitlets defines it
 
 if given["deploy"]:
     load_subconfig(given["deploy"])  # noqa: F821 - traitlets defines it
-    if c.JupyterHub.spawner_class.endswith("LocalProcessSpawner"):
+    if str(c.JupyterHub.spawner_class).endswith("LocalProcessSpawner"):
         # Where Cellgate is on this machine, and what its tests need to know.
         c.Spawner.cmd = given["command"]
-c.JupyterHub.bind_url = f"http://127.0.0.1:{given['public']}"
+c.JupyterHub.bind_url = f"http://{given['public_ip']}:{given['public']}"
 c.JupyterHub.hub_bind_url = f"http://{given['hub_ip']}:{given['hub']}"
-c.JupyterHub.hub_connect_ip = given["hub_ip"]
+if given["hub_ip"] != "0.0.0.0":
+    c.JupyterHub.hub_connect_ip = given["hub_ip"]
 c.JupyterHub.db_url = f"sqlite:///{given['folder']}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = f"{given['folder']}/cookie_secret"
 # The test starts the proxy: a Hub that starts it gives up after ten seconds, which a busy machine may need.

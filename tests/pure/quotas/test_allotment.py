@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow, StorageError
-from cellgate.quotas.allotment import KEEP_SECONDS, SUMMED, ClusterAllotments, Flow, HeldPart, Limits
-from cellgate.quotas.allotting import Allotting
+from cellgate.quotas.allotment import KEEP_SECONDS, SUMMED, AskedPart, ClusterAllotments, Flow, HeldPart
+from cellgate.quotas.allotting import MOST_TOGETHER, Allotting
 from cellgate.quotas.quotas import Policy, Quotas
 from cellgate.quotas.usage import CellPlace, Usage
 from tests.support.clock import Clock
@@ -21,12 +21,13 @@ BEAT = 3.0
 
 
 class Parts:
-    """The parts of all gateways of one principal, as their database has them."""
+    """The parts of all gateways, as their database has them. `held`: those of ada."""
 
     def __init__(self, **quotas: object) -> None:
         self.clock = Clock()
         self.policy = Policy({"user": quotas})
-        self.held: dict[str, HeldPart] = {}
+        self.rows: dict[str, dict[str, HeldPart]] = {"ada": {}}
+        self.held = self.rows["ada"]
         self.is_away = False
         self.statements = 0
         self.nodes: dict[str, Node] = {}
@@ -54,29 +55,37 @@ class Node(ClusterAllotments):
         self.allotting = Allotting(self.usage, self, parts.clock)
         self.usage.allotting = self.allotting
 
-    def others(self) -> Sequence[HeldPart]:
-        return tuple(part for name, part in self.parts.held.items() if name != self.name)
+    def others(self, principal: str) -> Sequence[HeldPart]:
+        parts = self.parts.rows.get(principal, {})
+        return tuple(part for name, part in parts.items() if name != self.name)
 
-    async def replace(self, principal: str, own: HeldPart, most: Limits) -> tuple[bool, Sequence[HeldPart]]:
+    async def replace(self, asked: Mapping[str, AskedPart]) -> Mapping[str, tuple[bool, Sequence[HeldPart]]]:
+        await self._begin_statement()
+        return {principal: self._replace_one(principal, each) for principal, each in asked.items()}
+
+    def _replace_one(self, principal: str, asked: AskedPart) -> tuple[bool, Sequence[HeldPart]]:
+        others = self.others(principal)
+        fits = all(
+            limit is None or asked.part.held[flow] + sum(part.held[flow] for part in others) <= limit
+            for flow, limit in zip(SUMMED, asked.most, strict=False)
+        )
+        if fits:
+            self.parts.rows.setdefault(principal, {})[self.name] = asked.part
+        return fits, others
+
+    async def remove(self, principals: Sequence[str]) -> None:
+        await self._begin_statement()
+        for principal in principals:
+            self.parts.rows.get(principal, {}).pop(self.name, None)
+
+    async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sequence[HeldPart]]:
+        return {principal: self.others(principal) for principal in principals}
+
+    async def _begin_statement(self) -> None:
         await asyncio.sleep(0)
         if self.parts.is_away:
             raise StorageError("The database is away")
         self.parts.statements += 1
-        others = self.others()
-        fits = all(
-            limit is None or own.held[flow] + sum(part.held[flow] for part in others) <= limit
-            for flow, limit in zip(SUMMED, most, strict=False)
-        )
-        if fits:
-            self.parts.held[self.name] = own
-        return fits, others
-
-    async def remove(self, principal: str) -> None:
-        await asyncio.sleep(0)
-        self.parts.held.pop(self.name, None)
-
-    async def of_others(self, principals: Sequence[str]) -> Mapping[str, Sequence[HeldPart]]:
-        return {principal: self.others() for principal in principals}
 
     def soon(self, principal: str) -> None:
         self.due.append(principal)
@@ -103,9 +112,9 @@ class Node(ClusterAllotments):
             await self.settle()
         return True
 
-    async def cell(self) -> CellPlace:
+    async def cell(self, principal: str = "ada") -> CellPlace:
         """A cell that begins as soon as it has a turn."""
-        place = self.usage.account("ada").enter(at_once=True)
+        place = self.usage.account(principal).enter(at_once=True)
         place.begin(lambda: None)
         self.places.append(place)
         await self.settle()
@@ -178,6 +187,82 @@ async def test_a_lone_cell_costs_a_statement_only_after_a_pause() -> None:
     assert len(one.usage) == 1
     assert one.usage.account("ada").idle
     assert (await one.cell()).running
+
+
+async def test_all_principals_of_a_gateway_are_renewed_together() -> None:
+    """By a statement for each 250, and one more if others' parts have changed; and so they are given back."""
+    parts = Parts(running=4)
+    one, two = parts.node("one"), parts.node("two")
+    names = [f"user-{number}" for number in range(2 * MOST_TOGETHER)]
+    for node in (one, two):
+        for name in names:
+            await node.cell(name)
+    await parts.beat()
+    await one.renew()
+    assert await statements_of_renewal(one) == 2
+    for place in [*two.places]:
+        await two.leave(place)
+    await two.renew()
+    assert await statements_of_renewal(one) == 4
+    for place in [*one.places]:
+        await one.leave(place)
+    parts.clock.now += KEEP_SECONDS + 1
+    assert await statements_of_renewal(one) == 2
+    assert {name: [*parts.rows[name]] for name in names} == {name: ["two"] for name in names}
+
+
+async def statements_of_renewal(node: Node) -> int:
+    """The number of statements by which a gateway looks at all its parts."""
+    before = node.parts.statements
+    await node.allotting.renew()
+    return node.parts.statements - before
+
+
+async def test_what_does_not_fit_of_one_principal_holds_up_no_other() -> None:
+    """Their parts are renewed by one statement, which replaces those that fit."""
+    parts = Parts(running=4)
+    one = parts.node("one")
+    for name in ("ada", "bob", "cy"):
+        await one.cell(name)
+    parts.rows["bob"]["two"] = HeldPart((4, 0, 0, 0, 0), (4, 0, 0, 0, 0))
+    for name in ("ada", "bob", "cy"):
+        await one.cell(name)
+    await parts.beat()
+    assert {name: parts.rows[name]["one"].held[Flow.RUNNING] for name in ("ada", "bob", "cy")} == {
+        "ada": 3,
+        "bob": 2,
+        "cy": 3,
+    }
+    assert (await one.cell("bob")).running is False
+    assert (await one.cell("cy")).running
+
+
+async def test_a_part_that_is_asked_for_just_then_is_not_renewed_as_well() -> None:
+    parts = Parts(running=2)
+    one = parts.node("one")
+    await one.cell()
+    asking = asyncio.create_task(one.allotting.top_up("ada"))
+    await asyncio.sleep(0)
+    assert await statements_of_renewal(one) == 0
+    await asking
+    assert await statements_of_renewal(one) == 1
+
+
+async def test_cells_in_line_run_while_the_database_is_away() -> None:
+    """Whoever holds the rest may be away as well; what has enough keeps to its part."""
+    parts = Parts(running=2)
+    one, two = parts.node("one"), parts.node("two")
+    for _ in range(2):
+        await two.cell()
+    waiting = await one.cell()
+    idle = one.usage.account("bob")
+    await one.leave(await one.cell("bob"))
+    assert (waiting.running, idle.allotment is not None and idle.allotment.known) == (False, True)
+    parts.is_away = True
+    await parts.beat()
+    assert waiting.running
+    assert idle.allotment is not None
+    assert not idle.allotment.is_alone
 
 
 async def test_without_quotas_nothing_is_asked() -> None:
