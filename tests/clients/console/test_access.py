@@ -97,7 +97,7 @@ def test_a_notebook_and_a_file(looked_at: Any, filled: str) -> None:
     if page.get_by_role("tabpanel").count() == 0:
         page.get_by_role("button", name="Show the panel").click()
     tab(page, "Files").get_by_role("button", name="data.csv", exact=True).click()
-    expect(page.get_by_role("dialog").get_by_role("columnheader").first).to_be_visible()
+    expect(page.get_by_role("dialog").get_by_role("columnheader").last).to_be_visible()
     check(page, "rows of a file")
     page.keyboard.press("Escape")
     if page.get_by_role("button", name="Close the panel").count():

@@ -33,7 +33,7 @@ export function parquetReadObjects(options: {
   rowEnd: number;
   compressors: Record<string, Decompress>;
 }): Promise<Record<string, unknown>[]>;
-export function snappyUncompress(input: Uint8Array, output: Uint8Array): Uint8Array;
+export function snappyUncompress(input: Uint8Array, output: Uint8Array): void;
 export const decompressGzip: Decompress;
 export const decompressLz4: Decompress;
 export const decompressLz4Raw: Decompress;

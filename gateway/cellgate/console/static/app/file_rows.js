@@ -135,7 +135,11 @@ const TYPES = new Map([["utf8", "string"], ["byte_array", "bytes"], ["integer", 
 /** A page that says it unpacks to more than `OF_PAGE` is not unpacked. @param {typeof import("../vendor/tables.js")} library */
 function decompressors(library) {
   const known = {
-    SNAPPY: (/** @type {Uint8Array} */ input, /** @type {number} */ size) => library.snappyUncompress(input, new Uint8Array(size)),
+    SNAPPY: (/** @type {Uint8Array} */ input, /** @type {number} */ size) => {
+      const page = new Uint8Array(size);
+      library.snappyUncompress(input, page);
+      return page;
+    },
     GZIP: library.decompressGzip,
     ZSTD: (/** @type {Uint8Array} */ input, /** @type {number} */ size) => library.decompressZstd(input, new Uint8Array(size)),
     LZ4: library.decompressLz4,
@@ -210,6 +214,7 @@ export function FileRows({ path, name, size, onClose }) {
 
 /** What is shown of the file, in words. @param {Head} head */
 function told({ rows, all_rows, columns, all_columns }) {
+  if (rows.length === all_rows && columns.length === all_columns) return "All of the file, as it is there.";
   const part = rows.length === all_rows ? counted(rows.length, "row") : `The first ${counted(rows.length, "row")}`;
   return `${part}${columns.length < all_columns ? ` and ${columns.length} columns` : ""}, as the file has them. A cell reads all of it.`;
 }
