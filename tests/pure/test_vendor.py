@@ -41,6 +41,7 @@ MOST_GZIPPED = {
     "vega": 330_000,
     "plotly": 1_600_000,
     "plotly-maps": 260_000,
+    "widgets": 270_000,
 }
 """Bytes as they are sent. Who opens the page waits for the first; the others come when they are needed."""
 
