@@ -43,7 +43,7 @@ from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
 from cellgate.sessions.state import SessionCore, SessionRecord, SessionSpec, SessionState
 from cellgate.sessions.undo import SessionUndo
-from cellgate.sessions.widgets import WidgetMessages
+from cellgate.sessions.widgets import WIDGET_EVENTS, WidgetMessages
 from cellgate.sessions.worker import SessionFaults, SessionWorker
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import BranchedFrom, Loss
@@ -53,7 +53,6 @@ from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.contents import content_of
 from cellgate_kernels.protocol.messages import Channel, Message
-from cellgate_kernels.protocol.outputs import COMM_EVENTS
 
 LISTENER = "listener"
 
@@ -70,7 +69,8 @@ class Session(SessionCore):
         self.tasks = Supervisor(self.ids)
         self.observer = parts.observer
         self.settings = settings
-        self._widgets = WidgetMessages(spec.log)
+        self.widgets = WidgetMessages(spec.log)
+        """Records what widgets do outside of cells."""
         self._store = spec.store
         self.machine = machine_of(spec.row.id)
         self.queue = ExecutionQueue()
@@ -236,7 +236,7 @@ class Session(SessionCore):
         self._stop_door = None
         self.attend_door(kernel)
         kernel.connection.listen(
-            self._widgets, self._sent, room=self._widgets.room, types=COMM_EVENTS, failed=self.listener_failed
+            self.widgets, self._sent, room=self.widgets.room, types=WIDGET_EVENTS, failed=self.listener_failed
         )
 
     def attend_door(self, kernel: Kernel | None = None) -> None:
@@ -256,7 +256,7 @@ class Session(SessionCore):
     @property
     def widgets_full(self) -> bool:
         """Whether the session records no more widgets."""
-        return self._widgets.full
+        return self.widgets.full
 
     def hold_back(self) -> None:
         """Throttle the kernel: output for a client arrives faster than the disk can take it."""
@@ -349,8 +349,9 @@ class Session(SessionCore):
             self.worker.remove(run, cause)
 
     def interrupt(self, by: str | None = None) -> None:
-        """Interrupt the running cell, if there is one, or the exploration. `by`: the principal who asks."""
+        """Interrupt the running cell, the exploration, or what a widget does. `by`: the principal who asks."""
         self.record.touch()
+        self.widgets.interrupt()
         self.holds.stop_exploring("interrupt_requested")
         if self.runs.current is not None:
             self.runs.current.interrupt(by=by)

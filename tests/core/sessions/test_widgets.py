@@ -145,6 +145,60 @@ def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.M
     assert log.last_seq == 1, "one is a cell's, two hold no state, and what follows crosses the bound"
 
 
+def printed(text: str, asked: str = "theirs", parent: str = "comm_msg") -> Message:
+    frame = msgspec.json.encode({"name": "stdout", "text": text})
+    return Message(
+        Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), Header("m", "stream"), Header(asked, parent)
+    )
+
+
+def shows(msg_id: Any, comm_id: str = "c", method: str = "update") -> Message:
+    return said("comm_msg", {"comm_id": comm_id, "data": {"method": method, "state": {"msg_id": msg_id}}})
+
+
+@pytest.mark.parametrize(
+    ("before", "shown_by"),
+    [
+        ([shows("theirs")], "c"),
+        ([shows("theirs"), shows("")], None),
+        ([shows("theirs"), shows("other")], None),
+        ([shows("theirs"), shows("theirs", "d")], "d"),
+        ([shows("theirs"), shows("theirs", "d"), shows("", "d")], "c"),
+        ([shows(["theirs"])], None),
+        ([shows("theirs", method="echo_update")], None),
+        ([], None),
+    ],
+)
+async def test_an_output_widget_takes_what_the_answer_to_a_message_prints(
+    before: list[Message], shown_by: str | None
+) -> None:
+    store = MemoryStore()
+    listener = widgets.WidgetMessages(EventLog(store, 1, "s"))
+    for each in (*before, printed("x"), printed("y", "another"), printed("z", parent="execute_request")):
+        listener(each)
+    rows = [msgspec.json.decode(row.body) for row in await store.events(1) if row.type == "stream"]
+    found = [(row["text"], row["widget"], row["execution"]) for row in rows]
+    assert found == ([] if shown_by is None else [("x", shown_by, None)])
+
+
+def test_no_more_widgets_take_outputs_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_CAPTURES", 1)
+    listener = widgets.WidgetMessages(EventLog(MemoryStore(), 1, "s"))
+    listener(shows("theirs"))
+    listener(shows("theirs", "d"))
+    assert listener.widget_of(printed("x")) == "c"
+
+
+def test_outputs_of_widgets_count_as_what_widgets_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_BYTES", 1000)
+    log = EventLog(MemoryStore(), 1, "s")
+    listener = widgets.WidgetMessages(log)
+    for each in (shows("theirs"), printed("x"), printed("x" * 1000), printed("x")):
+        listener(each)
+    assert log.last_seq == 2
+    assert listener.spent
+
+
 class FullStore(MemoryStore):
     """Takes no row."""
 
@@ -223,6 +277,38 @@ def test_states_that_make_no_sense_are_passed_over() -> None:
     model = states.metadata()["widgets"][STATE]["state"]["c"]
     assert model["state"] == {"value": 1, **MODEL}
     assert [buffer["path"] for buffer in model["buffers"]] == [[[]], None]
+
+
+def test_closed_widgets_keep_their_state_and_are_told_of() -> None:
+    states = WidgetStates()
+    states.apply(comm(type="comm_open"))
+    states.apply(comm(type="comm_open", comm_id="d"))
+    states.apply({"type": "comm_close", "comm_id": "c"})
+    states.apply({"type": "comm_close", "comm_id": "unknown"})
+    assert states.closed == ["c"]
+    assert list(states.models()) == ["c", "d"]
+    states.apply(comm(type="comm_open"))
+    assert states.closed == []
+
+
+def test_what_an_output_widget_shows_outside_of_cells_is_in_its_state() -> None:
+    output = {"_model_name": "OutputModel", "_model_module": "@jupyter-widgets/output"}
+    shown = {"name": "stdout", "text": "x", "widget": "c"}
+    events = [
+        {"type": "comm_open", "execution": "e", **comm(data={"state": output})},
+        {"type": "stream", "execution": None, **shown},
+        {"type": "stream", "execution": None, **shown},
+    ]
+    rows = []
+    for seq, event in enumerate(events, 1):
+        body = msgspec.json.encode({"seq": seq, "session": "s", "at": "", **event})
+        rows.append(EventRow(1, seq, event["type"], event["execution"], body, GENESIS))
+    survey = Survey()
+    for row in rows:
+        survey.add(row)
+    metadata = Notebook(session_row(1, "s"), survey, ListedRows(rows), Export("0.1.0", "")).metadata()
+    (model,) = metadata["widgets"][STATE]["state"].values()
+    assert model["state"]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": "xx"}]
 
 
 def test_more_state_than_fits_into_memory_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
           </div>
         </header>
         ${state.loaded ? html`<${Source} code=${code} language=${languageOf(log.model.value?.kernel)} />` : html`<div class="skeleton" aria-hidden="true"></div>`}
-        ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
+        ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} widgets=${log} /></div>`}
         <${LeftOut} cell=${cell} state=${state} log=${log} />
         ${state.asking && !ended && html`<${Input} key=${state.asking.seq} asking=${state.asking} cell=${cell} log=${log} />`}
         <${Ending} state=${state} limit=${log.model.value?.limits?.memory} />
