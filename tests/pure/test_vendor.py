@@ -33,7 +33,7 @@ LICENCES = {"MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"}
 """Those that let a program under Apache-2.0 ship the code; a renewal that brings another needs a decision."""
 IMPORTED = re.compile(rb"""\b(?:import|from)\s*\(?\s*["'`](?:https?:|//)""")
 MAPPED = re.compile(rb"^\s*(?://|/\*)[#@] sourceMappingURL", re.MULTILINE)
-"""The comment that leads a browser's tools to a map of the sources; postcss, in the widgets, names it in texts."""
+"""The comment that leads a browser's tools to a map of the sources; a text in postcss names it, too."""
 MOST_GZIPPED = {
     "preact": 12_000,
     "sha256": 4_000,

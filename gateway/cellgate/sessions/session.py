@@ -349,7 +349,7 @@ class Session(SessionCore):
             self.worker.remove(run, cause)
 
     def interrupt(self, by: str | None = None) -> None:
-        """Interrupt the running cell, the exploration, or what a widget does. `by`: the principal who asks."""
+        """Interrupt the running cell, the exploration, or a widget's work. `by`: the principal who asks."""
         self.record.touch()
         self.widgets.interrupt()
         self.holds.stop_exploring("interrupt_requested")

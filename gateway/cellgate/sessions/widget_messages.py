@@ -1,7 +1,7 @@
 """What people do to a session's widgets, sent to its kernel: a slider is moved, a button is pressed.
 
-The kernel must be idle, as for the questions of ``introspection``. What it makes of a message comes as events,
-which ``widgets`` records; the answer says when it is done.
+The kernel must be idle, as for the questions of ``introspection``. What it makes of a message comes as
+events, which ``widgets`` records; the answer says when it is done.
 """
 
 from __future__ import annotations

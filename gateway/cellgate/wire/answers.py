@@ -594,7 +594,9 @@ class WidgetHandled(Value, frozen=True, kw_only=True):
     seq: Annotated[int, say("The last event by then: those up to it tell what the widgets have become.")]
     text: Annotated[
         str,
-        say("What was printed or raised meanwhile that no widget shows, at most 20,000 characters; not recorded."),
+        say(
+            "What was printed or raised that no widget shows, at most 20,000 characters; it is not recorded."
+        ),
     ]
     late: Annotated[bool, say("Whether it took longer than a cell may, and was interrupted.")]
 

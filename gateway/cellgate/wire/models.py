@@ -437,7 +437,9 @@ class WidgetBody(Body, frozen=True, forbid_unknown_fields=True):
     buffer_paths: Annotated[
         list[list[str | int]], say("Where each of the buffers belongs in the state, as keys and indices.")
     ] = []
-    content: Annotated[Any, say("In place of a state: a custom message, such as that of a pressed button.")] = UNSET
+    content: Annotated[
+        Any, say("In place of a state: a custom message, such as that of a pressed button.")
+    ] = UNSET
     buffers: Annotated[list[str], say("Binary parts, in base64.")] = []
 
 

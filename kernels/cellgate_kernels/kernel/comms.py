@@ -1,8 +1,8 @@
 """Messages to the comms of an idle kernel: what somebody has done to a widget, and what the kernel does then.
 
 They go over the shell channel, like cells: a kernel with a running cell handles them later. What the kernel
-makes of them, and what widgets show of it, are messages of its own, which the session's listeners get; here is
-only the end, and the text that no widget shows. ``questions`` has the other requests besides cells.
+makes of them, and what widgets show of it, are messages of its own, which the session's listeners get; here
+is only the end, and the text that no widget shows. ``questions`` has the other requests besides cells.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INTERRUPTED: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """How a kernel has handled a message. `text`: that no widget shows. `late`: it took longer than allowed."""
+    """The end of a message's handling. `text`: that no widget shows. `late`: it took longer than allowed."""
 
     text: str
     late: bool

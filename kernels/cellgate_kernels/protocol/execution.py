@@ -36,8 +36,8 @@ Events = tuple[KernelEvent, ...]
 _DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
 _ABORTED = ("aborted", "abort")
 CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
-"""The messages that an Output widget takes from its cell, or from the answer to what somebody does to a widget;
-updates of displays find their own outputs."""
+"""The messages that an Output widget takes from its cell, or from what a widget's message has led to; updates
+of displays find their own outputs."""
 _LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 
 

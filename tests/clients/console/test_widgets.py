@@ -1,4 +1,4 @@
-"""Jupyter's widgets in the console: bars that move, controls that people move, and what is said where they can't."""
+"""Jupyter's widgets in the console: bars that move, controls that people move, and a sentence if they can't."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def test_a_widget_of_another_package_is_text_and_a_sentence(page: Any, console: 
     opened_at(page, console, "elsewhere")
     console.execute("elsewhere", ELSEWHERE)
     cell = cells(page).first
-    expect(cell.get_by_text("The package jupyter-leaflet draws this widget, and its scripts are not in")).to_be_visible()
+    expect(
+        cell.get_by_text("The package jupyter-leaflet draws this widget, and its scripts are not in")
+    ).to_be_visible()
     expect(cell.locator("pre", has_text="Map()")).to_be_visible()
     expect(framed(page).get_by_text("beside")).to_be_visible()
     expect(framed(page).get_by_text("The package jupyter-leaflet draws this widget")).to_be_visible()
@@ -127,7 +129,9 @@ def test_an_ended_session_says_why_nothing_can_be_moved(page: Any, console: Gate
     opened_at(page, console, "over")
     console.execute("over", FORM)
     assert console.request("DELETE", "/v1/sessions/over").status == 204
-    expect(cells(page).first.get_by_text("The session has ended: its controls show their last state")).to_be_visible()
+    expect(
+        cells(page).first.get_by_text("The session has ended: its controls show their last state")
+    ).to_be_visible()
     slider = framed(page).get_by_role("slider", name="Year")
     expect(slider).to_have_attribute("aria-valuenow", "3.0")
     expect(framed(page).get_by_label("Wide")).to_be_disabled()
@@ -276,9 +280,13 @@ def test_a_restarted_kernel_s_widgets_can_not_be_moved(page: Any, console: Gatew
 def test_a_reader_is_told_that_nothing_can_be_moved(page: Any, console: GatewayProcess) -> None:
     opened_at(page, console, "reads")
     console.execute("reads", FORM)
-    page.route("**/v1/me", lambda route: route.fulfill(json={**route.fetch().json(), "scopes": ["read", "files"]}))
+    page.route(
+        "**/v1/me", lambda route: route.fulfill(json={**route.fetch().json(), "scopes": ["read", "files"]})
+    )
     page.reload()
-    expect(cells(page).first.get_by_text("You may read this session and not run anything in it")).to_be_visible()
+    expect(
+        cells(page).first.get_by_text("You may read this session and not run anything in it")
+    ).to_be_visible()
     expect(framed(page).get_by_label("Wide")).to_be_disabled()
 
 
@@ -296,12 +304,15 @@ parent.postMessage(widget("HERE", null), "*");
 document.body.dataset.tried = tried.join();
 '''.replace("VICTIM", victim.comm.comm_id)
 html, slider = w.HTML(), w.IntSlider(value=2, max=9, description="Own")
-html.value = '<img alt="" src="data:,x" onerror="' + attack.replace("HERE", html.comm.comm_id).replace('"', "`") + '">'
+attack = attack.replace("HERE", html.comm.comm_id).replace('"', "`")
+html.value = f'<img alt="" src="data:,x" onerror="{attack}">'
 w.VBox([html, slider])
 """
 
 
-def test_a_widget_s_markup_reaches_neither_the_page_nor_other_widgets(page: Any, console: GatewayProcess) -> None:
+def test_a_widget_s_markup_reaches_neither_the_page_nor_other_widgets(
+    page: Any, console: GatewayProcess
+) -> None:
     opened_at(page, console, "hostile")
     console.execute("hostile", HOSTILE)
     body = framed(page).locator("body")

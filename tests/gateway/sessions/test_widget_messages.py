@@ -1,4 +1,4 @@
-"""Widgets of a session by `/v1`: their states, and what happens to them, with ipywidgets itself in the kernel."""
+"""Widgets of a session by `/v1`: their states, and what is done to them, with ipywidgets in the kernel."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_a_picture_gets_bytes(gateway: GatewayProcess, shown: str) -> None:
     assert told(gateway, shown, "picture.value") == r"b'\x01\x02\x03'"
 
 
-def test_a_button_is_pressed_and_what_no_widget_shows_is_answered(gateway: GatewayProcess, shown: str) -> None:
+def test_a_button_is_pressed_and_what_no_widget_shows_is_answered(
+    gateway: GatewayProcess, shown: str
+) -> None:
     button = named(gateway, shown, "ButtonModel")
     gateway.execute(shown, PRESSED.format("print('\\x1b[1mpressed')"))
     before = states(gateway, shown)["seq"]
@@ -164,7 +166,7 @@ def test_an_interrupt_ends_what_a_widget_does(gateway: GatewayProcess, shown: st
     )
     with ThreadPoolExecutor(1) as threads:
         pressing = threads.submit(done, gateway, shown, button, PRESS)
-        until(lambda: (gateway.workspace(shown) / "begun").exists(), otherwise="it has not begun")
+        until((gateway.workspace(shown) / "begun").exists, otherwise="it has not begun")
         assert gateway.post(f"/v1/sessions/{shown}/interrupt").status == 204
         handled = pressing.result()
     assert "KeyboardInterrupt" in handled["text"]

@@ -45,9 +45,9 @@ class WidgetHandler(BaseHandler):
         "Move a widget, or send it a message",
         Answer(200, "The kernel has handled it.", {JSON: WidgetHandled}),
         description=(
-            "Sends the session's kernel a comm message of the widget, as Jupyter's clients do. The kernel must"
-            " be idle: 409 `busy` while a cell runs or waits. What it changes and shows comes as events without"
-            " an execution. It may take as long as a cell, and an interrupt of the session ends it."
+            "Sends the session's kernel a comm message of the widget, as Jupyter's clients do. The kernel"
+            " must be idle: 409 `busy` while a cell runs or waits. What it changes and shows comes as events"
+            " without an execution. It may take as long as a cell; an interrupt of the session ends it."
         ),
         body={JSON: WidgetBody},
         errors=(*READS, ShuttingDown, KernelBusy, KernelDied, Conflict),

@@ -1,4 +1,4 @@
-"""Reads a session from the database and writes it, part by part: notebook, widgets, audit trail and its check.
+"""Reads a session from the database and writes it in parts: notebook, widgets, audit trail and its check.
 
 All of this runs in a separate thread (`Reads.in_steps`): it reads a whole session, but holds only one cell in
 memory. It reads only rows up to a given head, so an export shows one moment, however long it takes. Its steps
