@@ -1,4 +1,4 @@
-"""Jupyter's widgets in the console: bars that move, controls that people move, and a sentence if they can't."""
+"""Widgets in the console: bars that move, controls that people move, and a sentence where they can't."""
 
 from __future__ import annotations
 
