@@ -102,6 +102,18 @@ def test_what_a_widget_closes_goes(page: Any, console: GatewayProcess) -> None:
     assert framed(page).get_by_role("slider").count() == 0
 
 
+def test_a_bar_that_does_not_stay_goes(page: Any, console: GatewayProcess) -> None:
+    opened_at(page, console, "gone")
+    console.execute("gone", "from tqdm.auto import tqdm\nfor _ in tqdm(range(2), leave=False): pass")
+    console.execute("gone", "print('end')")
+    expect(cells(page).nth(1)).to_contain_text("end")
+    expect(page.locator("iframe.out-frame")).to_have_count(0)
+    page.reload()
+    expect(cells(page).nth(1)).to_contain_text("end")
+    expect(page.locator("iframe.out-frame")).to_have_count(0)
+    expect(cells(page).first.locator(".out pre")).to_have_count(0)
+
+
 def test_an_output_widget_shows_its_outputs_in_its_place(page: Any, console: GatewayProcess) -> None:
     opened_at(page, console, "within")
     console.execute("within", NESTED)
@@ -167,7 +179,7 @@ def press(_):
         print("within", len(presses))
 button = w.Button(description="Press")
 button.on_click(press)
-w.VBox([button, count, out])
+display(w.VBox([button, count, out]))
 """
 
 
@@ -257,11 +269,23 @@ def test_a_move_waits_for_the_end_of_a_cell(page: Any, console: GatewayProcess) 
     slider.focus()
     page.keyboard.press("End")
     expect(slider).to_have_attribute("aria-valuenow", "10.0")
-    expect(cells(page).first.get_by_text("The kernel works on it")).to_be_visible()
+    expect(cells(page).first.get_by_text("It waits for the end of the cell that runs.")).to_be_visible()
     (console.workspace("waits") / "go").touch()
     ended(cell)
     expect(framed(page).locator(".widget-output pre")).to_have_text("year 10\n")
-    expect(cells(page).first.get_by_text("The kernel works on it")).to_have_count(0)
+    expect(cells(page).first.get_by_text("It waits for")).to_have_count(0)
+
+
+def test_long_work_can_be_interrupted(page: Any, console: GatewayProcess) -> None:
+    opened_at(page, console, "long")
+    console.execute("long", f"import time\n{PRESSED}\nbutton.on_click(lambda _: time.sleep(600))")
+    cell = cells(page).first
+    framed(page).get_by_role("button", name="Press").click()
+    expect(cell.get_by_text("The kernel works on it")).to_be_visible()
+    cell.get_by_role("button", name="Interrupt").click()
+    expect(cell.get_by_text("KeyboardInterrupt").first).to_be_visible()
+    expect(cell.get_by_text("The kernel works on it")).to_have_count(0)
+    assert told(console, "long", "1 + 1") == "2"
 
 
 def test_a_restarted_kernel_s_widgets_can_not_be_moved(page: Any, console: GatewayProcess) -> None:

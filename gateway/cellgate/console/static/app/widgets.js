@@ -34,12 +34,14 @@ const MOST_OUTPUTS = 200;
 /** Characters of one message of a frame, and messages that wait for the kernel. */
 const MOST_SENT = 4_000_000;
 const MOST_WAITING = 500;
-/** How long a kernel that runs a cell is left alone, and when it is told that one is worked on, in milliseconds. */
+/** How long a kernel that runs a cell is left alone, and how long its work takes before it is told of, in milliseconds. */
 const BUSY = 400;
 const LONG = 800;
 
 const ENDED = "The session has ended: its controls show their last state and can't be moved.";
 const GONE = "The kernel that had these controls is gone, so they can't be moved: run the cell again.";
+const WORKS = "The kernel works on it …";
+const WAITS = "It waits for the end of the cell that runs.";
 const NOT_ALLOWED = "You may read this session and not run anything in it: its controls can't be moved here.";
 
 export class SessionWidgets {
@@ -56,9 +58,9 @@ export class SessionWidgets {
       if (!may("run")) return NOT_ALLOWED;
       return LIVE.includes(log.model.value?.state) ? this.refused.value : ENDED;
     });
-    /** Why the gateway takes no more messages; and of which channel it works on one for long, or waits to. */
+    /** Why the gateway takes no more messages; and whose message takes long, or waits for a cell. */
     this.refused = signal("");
-    this.slow = signal(/** @type {Channel | null} */ (null));
+    this.slow = signal(/** @type {{channel: Channel, waits: boolean} | null} */ (null));
     /** The last event that counts. */
     this.seen = log.waiting.length ? log.waiting[0].seq - 1 : log.seq;
     this.due = /** @type {{channel: Channel, sent: Sent}[]} */ ([]);
@@ -166,9 +168,7 @@ export class SessionWidgets {
     this.sending = true;
     for (let next = this.due.shift(); next !== undefined; next = this.due.shift()) {
       const { channel, sent } = next;
-      const timer = setTimeout(() => (this.slow.value = channel), LONG);
       const handled = await this.#sent(channel, sent);
-      clearTimeout(timer);
       this.slow.value = null;
       channel.handled(sent, handled);
     }
@@ -180,11 +180,13 @@ export class SessionWidgets {
     const { method, content, state, buffer_paths } = data;
     const body = method === "custom" ? { content, buffers } : { state, buffer_paths, buffers };
     for (;;) {
+      const timer = setTimeout(() => (this.slow.value = { channel, waits: false }), LONG);
       try {
         return await api.post(`${this.log.path}/widgets/${encodeURIComponent(id)}`, body);
       } catch (error) {
         if (!(error instanceof Problem)) return null;
         if (error.reason === "busy" && !this.log.stopped.signal.aborted && !this.barred.peek()) {
+          this.slow.value = { channel, waits: true };
           await new Promise((resolve) => setTimeout(resolve, BUSY));
           continue;
         }
@@ -192,6 +194,8 @@ export class SessionWidgets {
         else if (error.reason === "conflict") this.refused.value = error.message;
         else channel.told.value = error.message;
         return null;
+      } finally {
+        clearTimeout(timer);
       }
     }
   }
@@ -222,7 +226,13 @@ export class Channel {
     this.told = signal("");
     this.gone = signal("");
     this.barred = computed(() => widgets.barred.value || this.gone.value);
-    this.slow = computed(() => widgets.slow.value === this);
+    /** What is said while the kernel works on what somebody did, or can't yet. */
+    this.slow = computed(() => {
+      const slow = widgets.slow.value;
+      if (slow?.channel !== this) return "";
+      return slow.waits ? WAITS : WORKS;
+    });
+    this.closed = signal(widgets.widgets.get(root)?.closed === true);
     this.send = /** @type {(message: object) => void} */ (() => {});
   }
 
@@ -269,6 +279,11 @@ export class Channel {
     const taken = { id, number, data, buffers };
     this.pending.set(taken, Infinity);
     this.widgets.post(this, taken);
+  }
+
+  /** Whether the kernel works on what somebody did. */
+  get works() {
+    return this.slow.value === WORKS;
   }
 
   interrupt() {
@@ -336,6 +351,7 @@ export class Channel {
       if (widget.closed) {
         this.known.delete(id);
         closed.push(id);
+        if (id === this.root) this.closed.value = true;
         continue;
       }
       // What the kernel confirms of what is being moved is behind the hand that moves it.

@@ -99,6 +99,8 @@ function nameView(view) {
   const bar = /Progress/.test(model.name) ? el.querySelector(".progress, .jupyter-widget-progress-bar, .widget-progress") || el : null;
   const name = () => {
     const label = String(model.get("description") || model.get("tooltip") || "").replace(/<[^>]*>/g, "");
+    // What has no tooltip has the word.
+    for (const each of el.querySelectorAll('[title="null"]')) each.removeAttribute("title");
     for (const handle of el.querySelectorAll(".noUi-handle")) if (label) handle.setAttribute("aria-label", label);
     if (bar === null) return;
     bar.setAttribute("role", "progressbar");

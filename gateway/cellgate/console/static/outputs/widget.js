@@ -36,11 +36,12 @@ export function Widget({ widgets, instead, ...drawn }) {
   if (elsewhere)
     return html`${instead}
       <p class="out-note">The package ${seen(elsewhere, 100)} draws this widget, and its scripts are not in this page. JupyterLab shows it where that package is installed.</p>`;
+  if (channel.closed.value) return null;
   const barred = channel.barred.value;
   return html`<${Rich} key=${barred} metadata=${{}} ...${drawn} channel=${channel} />
     ${channel.slow.value &&
     html`<p class="out-note" role="status">
-      <span>The kernel works on it …</span> <button type="button" onClick=${() => channel.interrupt()}>Interrupt</button>
+      <span>${channel.slow.value}</span> ${channel.works && html`<button type="button" onClick=${() => channel.interrupt()}>Interrupt</button>`}
     </p>`}
     ${channel.told.value && html`<${Text} text=${channel.told.value} label="Printed when it was moved" kind="stderr" />`}
     ${barred && html`<p class="out-note">${barred}</p>`}`;
