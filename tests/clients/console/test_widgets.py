@@ -132,7 +132,7 @@ def test_a_widget_of_another_package_is_text_and_a_sentence(page: Any, console: 
     expect(
         cell.get_by_text("The package jupyter-leaflet draws this widget, and its scripts are not in")
     ).to_be_visible()
-    expect(cell.locator("pre", has_text="Map()")).to_be_visible()
+    expect(cell.get_by_text("Map()", exact=True)).to_be_visible()
     expect(framed(page).get_by_text("beside")).to_be_visible()
     expect(framed(page).get_by_text("The package jupyter-leaflet draws this widget")).to_be_visible()
 
@@ -259,7 +259,7 @@ def test_a_text_and_a_choice_reach_the_kernel(page: Any, console: GatewayProcess
     assert told(console, "fills", "a.value") == "'Ada'"
 
 
-def test_a_move_waits_for_the_end_of_a_cell(page: Any, console: GatewayProcess) -> None:
+def test_a_move_waits_for_the_end_of_a_cell(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
     opened_at(page, console, "waits")
     console.execute("waits", INTERACT)
     slider = framed(page).get_by_role("slider", name="Year")
@@ -274,6 +274,8 @@ def test_a_move_waits_for_the_end_of_a_cell(page: Any, console: GatewayProcess) 
     ended(cell)
     expect(framed(page).locator(".widget-output pre")).to_have_text("year 10\n")
     expect(cells(page).first.get_by_text("It waits for")).to_have_count(0)
+    assert {"409" in each for each in quiet} == {True}
+    quiet.clear()
 
 
 def test_long_work_can_be_interrupted(page: Any, console: GatewayProcess) -> None:
@@ -288,7 +290,9 @@ def test_long_work_can_be_interrupted(page: Any, console: GatewayProcess) -> Non
     assert told(console, "long", "1 + 1") == "2"
 
 
-def test_a_restarted_kernel_s_widgets_can_not_be_moved(page: Any, console: GatewayProcess) -> None:
+def test_a_restarted_kernel_s_widgets_can_not_be_moved(
+    page: Any, console: GatewayProcess, quiet: list[str]
+) -> None:
     opened_at(page, console, "restarted")
     console.execute("restarted", FORM)
     cell = cells(page).first
@@ -299,6 +303,7 @@ def test_a_restarted_kernel_s_widgets_can_not_be_moved(page: Any, console: Gatew
     expect(cell.get_by_text("The kernel that had these controls is gone")).to_be_visible()
     expect(slider).to_have_attribute("aria-valuenow", "3.0")
     expect(framed(page).get_by_label("Wide")).to_be_disabled()
+    assert "404" in quiet.pop()
 
 
 def test_a_reader_is_told_that_nothing_can_be_moved(page: Any, console: GatewayProcess) -> None:

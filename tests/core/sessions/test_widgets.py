@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from cellgate.errors import StorageFull
+from cellgate.errors import Conflict, StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import GENESIS
@@ -19,7 +19,10 @@ from cellgate.record.export.widgets import STATE, WidgetStates
 from cellgate.record.rows import EventRow
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import widgets
+from cellgate.sessions.session import Session
+from cellgate.sessions.widget_messages import send_to_widget
 from cellgate.testing.record_store import session_row
+from cellgate.wire.models import WidgetBody
 from cellgate_kernels.protocol.execution import Execution
 from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
@@ -197,6 +200,19 @@ def test_outputs_of_widgets_count_as_what_widgets_do(monkeypatch: pytest.MonkeyP
         listener(each)
     assert log.last_seq == 2
     assert listener.spent
+
+
+class Spent:
+    """A session of which nothing more is recorded."""
+
+    def __init__(self) -> None:
+        self.widgets = widgets.WidgetMessages(EventLog(MemoryStore(), 1, "s"))
+
+
+async def test_nothing_is_moved_that_would_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_BYTES", 0)
+    with pytest.raises(Conflict, match="can't be moved here any more"):
+        await send_to_widget(cast(Session, Spent()), "c", WidgetBody(state={"value": 1}))
 
 
 class FullStore(MemoryStore):

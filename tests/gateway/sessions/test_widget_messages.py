@@ -85,7 +85,7 @@ def test_a_slider_is_moved_and_what_follows_it_is_seen(gateway: GatewayProcess, 
 def test_a_picture_gets_bytes(gateway: GatewayProcess, shown: str) -> None:
     picture = named(gateway, shown, "ImageModel")
     done(gateway, shown, picture, {"state": {}, "buffer_paths": [["value"]], "buffers": ["AQID"]})
-    assert told(gateway, shown, "picture.value") == r"b'\x01\x02\x03'"
+    assert told(gateway, shown, "bytes(picture.value)") == r"b'\x01\x02\x03'"
 
 
 def test_a_button_is_pressed_and_what_no_widget_shows_is_answered(
@@ -113,11 +113,11 @@ def test_closed_widgets_are_told_of_and_take_nothing(gateway: GatewayProcess, sh
     ("widget", "body", "status", "reason"),
     [
         ("unknown", {"state": {"value": 1}}, 404, "not_found"),
-        ("unknown", {}, 400, "invalid_input"),
-        ("unknown", {"state": {}, "content": 1}, 400, "invalid_input"),
-        ("unknown", {"state": [1]}, 400, "invalid_input"),
-        ("unknown", {"state": {}, "buffers": ["=="]}, 400, "invalid_input"),
-        ("x" * 201, {"state": {}}, 400, "invalid_input"),
+        ("unknown", {}, 400, "bad_request"),
+        ("unknown", {"state": {}, "content": 1}, 400, "bad_request"),
+        ("unknown", {"state": [1]}, 400, "bad_request"),
+        ("unknown", {"state": {}, "buffers": ["=="]}, 400, "bad_request"),
+        ("x" * 201, {"state": {}}, 400, "bad_request"),
     ],
 )
 def test_what_can_not_be_sent_is_refused(
