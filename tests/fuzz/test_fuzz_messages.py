@@ -31,14 +31,14 @@ from cellgate.record.export.notebook import Export, Notebook
 from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.widgets import WIDGET_EVENTS, WidgetMessages
+from cellgate.sessions.widgets import WidgetMessages
 from cellgate.testing.record_store import session_row
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.channels.reception import Reception
 from cellgate_kernels.kernel.kernel import Kernel, KernelFacts
 from cellgate_kernels.protocol.messages import DELIMITER, Channel, Header, Message, Signer
-from cellgate_kernels.protocol.outputs import OutputCaps
+from cellgate_kernels.protocol.outputs import COMM_EVENTS, OutputCaps
 from cellgate_kernels.protocol.websocket import Subprotocol
 from tests.fuzz.budget import Fuzz
 
@@ -217,7 +217,7 @@ class Played:
             self.door.connect(f"client {protocol}", protocol)
         self.widgets = WidgetMessages(self.log)
         self.connection.listen(self.door.receive)
-        self.connection.listen(self.widgets, room=self.widgets.room, types=WIDGET_EVENTS)
+        self.connection.listen(self.widgets, room=self.widgets.room, types=COMM_EVENTS)
         self.kernel = cast("Kernel", self)
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.run.send(self.kernel)

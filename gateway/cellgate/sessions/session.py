@@ -43,7 +43,7 @@ from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
 from cellgate.sessions.state import SessionCore, SessionRecord, SessionSpec, SessionState
 from cellgate.sessions.undo import SessionUndo
-from cellgate.sessions.widgets import WIDGET_EVENTS, WidgetMessages
+from cellgate.sessions.widgets import WidgetMessages
 from cellgate.sessions.worker import SessionFaults, SessionWorker
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import BranchedFrom, Loss
@@ -53,6 +53,7 @@ from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.contents import content_of
 from cellgate_kernels.protocol.messages import Channel, Message
+from cellgate_kernels.protocol.outputs import COMM_EVENTS
 
 LISTENER = "listener"
 
@@ -236,7 +237,7 @@ class Session(SessionCore):
         self._stop_door = None
         self.attend_door(kernel)
         kernel.connection.listen(
-            self.widgets, self._sent, room=self.widgets.room, types=WIDGET_EVENTS, failed=self.listener_failed
+            self.widgets, self._sent, room=self.widgets.room, types=COMM_EVENTS, failed=self.listener_failed
         )
 
     def attend_door(self, kernel: Kernel | None = None) -> None:

@@ -42,9 +42,7 @@ async def send_to_widget(session: Session, comm_id: str, body: WidgetBody) -> Wi
     patience = min((each for each in limits if each is not None), default=None)
 
     async def ask(kernel: Kernel) -> Handled | None:
-        message = CommMessage(
-            kernel.connection, kernel.exited, lambda output: session.widgets.widget_of(output) is not None
-        )
+        message = CommMessage(kernel.connection, kernel.exited, session.widgets.show, session.widgets.room)
         with session.widgets.handling(message.interrupt):
             return await message.send(comm_id, data, buffers, patience)
 

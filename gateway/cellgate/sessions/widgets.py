@@ -1,11 +1,12 @@
 """Records what widgets do outside of cells: a user moves a slider, and the kernel sends the new value.
 
 Such a comm message answers a client's comm message, not an execute_request, so no cell's run receives it. It
-becomes an event without an execution, and so does an output that an Output widget shows meanwhile.
-``cellgate_kernels.protocol.execution`` handles those of cells, and ``record.widgets`` puts both into a
-notebook. A client's own message is not recorded: what counts is what the kernel made of it, which
-ipywidgets 8 sends back. This module also limits how many widgets a session records, in cells and outside of
-them. ``widget_messages`` sends messages to widgets.
+becomes an event without an execution. ``cellgate_kernels.protocol.execution`` handles the comm messages of
+cells, and ``record.widgets`` puts both into a notebook. A client's own message is not recorded: what counts
+is what the kernel made of it, which ipywidgets 8 sends back. ``widget_messages`` sends such messages, and
+gives what is printed meanwhile to the Output widget that shows it. Jupyter's clients do so themselves, and
+send the kernel what it shows. This module also limits how many widgets a session records, in cells and
+outside of them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from cellgate.errors import StorageError
 from cellgate.record.events import EventLog
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.protocol.contents import comm_event, fields_of
-from cellgate_kernels.protocol.execution import CAPTURED
-from cellgate_kernels.protocol.messages import Channel, Message, TooComplex, size_of
-from cellgate_kernels.protocol.outputs import COMM_EVENTS, LEAST_COST, KernelEvent
+from cellgate_kernels.protocol.messages import Message, TooComplex, size_of
+from cellgate_kernels.protocol.outputs import LEAST_COST, KernelEvent
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,10 @@ MOST_MODELS = 50_000
 """Most widgets of one session that are recorded."""
 MOST_CAPTURES = 1000
 """Most Output widgets that show the answers to messages at once."""
-WIDGET_EVENTS = COMM_EVENTS | CAPTURED
-"""The types of messages that `WidgetMessages` gets."""
 
 
 class WidgetMessages:
-    """Records messages of `WIDGET_EVENTS` outside of cells in `log`; gets each before its cell's run does."""
+    """Records messages of `COMM_EVENTS` outside of cells in `log`; gets each before its cell's run does."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -52,18 +50,14 @@ class WidgetMessages:
         """Interrupts the kernel's work on a message to a widget, if there is any."""
 
     def __call__(self, message: Message) -> None:
-        """Process a message from the kernel about a widget, or an output."""
+        """Process a comm message from the kernel."""
         if message.header.msg_type == "comm_open":
             self._models += 1
             if self._models == MOST_MODELS + 1:
                 logger.warning("Session %s: no more than %d widgets are recorded", self._log.key, MOST_MODELS)
         # A widget above the limit has no event, neither here nor in its cell.
-        if message.parent.msg_type == "execute_request":
-            return
-        if message.header.msg_type in COMM_EVENTS:
+        if message.parent.msg_type != "execute_request":
             self._record(message)
-        elif (widget := self.widget_of(message)) is not None:
-            self._record_output(message, widget)
 
     @property
     def full(self) -> bool:
@@ -77,7 +71,7 @@ class WidgetMessages:
 
     @contextmanager
     def handling(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Let `interrupt` be what interrupts the kernel's work, until the context ends."""
+        """Let `interrupt` interrupt the kernel until the context ends."""
         self.interrupt = interrupt
         try:
             yield
@@ -88,12 +82,17 @@ class WidgetMessages:
         """Return the number of bytes of the message's content that can still be recorded here."""
         return 0 if message.parent.msg_type == "execute_request" else self._left
 
-    def widget_of(self, message: Message) -> str | None:
-        """Return the Output widget that shows this output of no cell; None if none does."""
+    def show(self, message: Message) -> bool:
+        """Record an output that a message to a widget has led to; return whether an Output widget shows it.
+
+        Outputs that no widget shows are not recorded.
+        """
         asked = message.parent.msg_id
-        if message.parent.msg_type != "comm_msg" or message.channel is not Channel.IOPUB:
-            return None
-        return next((widget for widget, msg_id in reversed(self._captures.items()) if msg_id == asked), None)
+        shows = (widget for widget, msg_id in reversed(self._captures.items()) if msg_id == asked)
+        widget = next(shows, None)
+        if widget is not None and not self.spent:
+            self._record_output(message, widget)
+        return widget is not None
 
     def _record(self, message: Message) -> None:
         if self.spent or (self.full and message.header.msg_type == "comm_open"):
@@ -122,8 +121,6 @@ class WidgetMessages:
             self._captures[comm_id] = asked
 
     def _record_output(self, message: Message, widget: str) -> None:
-        if self.spent:
-            return
         size = max(size_of(message), LEAST_COST)
         try:
             fields = fields_of(message) if size <= self._left else {}

@@ -1,8 +1,8 @@
 """Messages to the comms of an idle kernel: what somebody has done to a widget, and what the kernel does then.
 
 They go over the shell channel, like cells: a kernel with a running cell handles them later. What the kernel
-makes of them, and what widgets show of it, are messages of its own, which the session's listeners get; here
-is only the end, and the text that no widget shows. ``questions`` has the other requests besides cells.
+makes of them are comm messages of its own, which the session's listeners get. Outputs go to widgets that show
+them; here is the end, and the text that no widget shows. ``questions`` has the other requests besides cells.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.kernel import questions
 from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.protocol.contents import WIDGETS, content_of, error_of, text_of
+from cellgate_kernels.protocol.execution import CAPTURED
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 from cellgate_kernels.protocol.outputs import strip_ansi
 
@@ -38,17 +39,22 @@ class Handled:
 
 
 class CommMessage:
-    """One message to a comm. `is_shown`: whether a widget shows an output of the kernel."""
+    """One message to a comm. `show` gives an output to the widget that shows it; False if none does.
+
+    `room` returns how many bytes of an output it would take.
+    """
 
     def __init__(
         self,
         connection: KernelConnection,
         exited: asyncio.Future[KernelExit],
-        is_shown: Callable[[Message], bool],
+        show: Callable[[Message], bool],
+        room: Callable[[Message], int],
     ) -> None:
         self._connection = connection
         self._exited = exited
-        self._is_shown = is_shown
+        self._show = show
+        self._room = room
         self._changed = asyncio.Event()
         self._over = False
         self._texts: list[str] = []
@@ -67,7 +73,7 @@ class CommMessage:
         message = new_message(Channel.SHELL, "comm_msg", content, session=self._connection.session)
         if buffers:
             message = structs.replace(message, buffers=tuple(buffers))
-        stop = self._connection.follow(message.header.msg_id, self._receive, room=lambda _: 4 * MOST_TEXT)
+        stop = self._connection.follow(message.header.msg_id, self._receive, room=self._room)
         self._exited.add_done_callback(self._wake)
         late = False
         try:
@@ -110,13 +116,11 @@ class CommMessage:
         if message.msg_type == "status":
             self._over = self._over or content_of(message).get("execution_state") == "idle"
             self._wake()
-        elif message.msg_type in {"stream", "error"} and not self._is_shown(message):
-            content = content_of(message)
-            is_text = message.msg_type == "stream"
-            self._take(text_of(content.get("text")) if is_text else _lines(error_of(content)))
+        elif message.msg_type in CAPTURED and not self._show(message):
+            self._take(message)
 
-    def _take(self, text: str) -> None:
-        text = strip_ansi(text)[: self._left]
+    def _take(self, message: Message) -> None:
+        text = strip_ansi(_text(message))[: self._left]
         self._left -= len(text)
         self._texts.append(text)
 
@@ -124,6 +128,14 @@ class CommMessage:
         self._changed.set()
 
 
-def _lines(error: dict[str, Any]) -> str:
-    lines: list[str] = error["traceback"] or [f"{error['ename']}: {error['evalue']}"]
-    return "\n".join([*lines, ""])
+def _text(message: Message) -> str:
+    """Return the text of an output; of a display its plain text."""
+    content = content_of(message)
+    if message.msg_type == "stream":
+        return text_of(content.get("text"))
+    if message.msg_type == "error":
+        error = error_of(content)
+        return "\n".join([*(error["traceback"] or [f"{error['ename']}: {error['evalue']}"]), ""])
+    data = content.get("data")
+    plain = text_of(data.get("text/plain")) if isinstance(data, dict) else ""
+    return f"{plain}\n" if plain else ""

@@ -148,11 +148,10 @@ def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.M
     assert log.last_seq == 1, "one is a cell's, two hold no state, and what follows crosses the bound"
 
 
-def printed(text: str, asked: str = "theirs", parent: str = "comm_msg") -> Message:
+def printed(text: str, asked: str = "theirs") -> Message:
     frame = msgspec.json.encode({"name": "stdout", "text": text})
-    return Message(
-        Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), Header("m", "stream"), Header(asked, parent)
-    )
+    header, parent = Header("m", "stream"), Header(asked, "comm_msg")
+    return Message(Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), header, parent)
 
 
 def shows(msg_id: Any, comm_id: str = "c", method: str = "update") -> Message:
@@ -177,8 +176,10 @@ async def test_an_output_widget_takes_what_the_answer_to_a_message_prints(
 ) -> None:
     store = MemoryStore()
     listener = widgets.WidgetMessages(EventLog(store, 1, "s"))
-    for each in (*before, printed("x"), printed("y", "another"), printed("z", parent="execute_request")):
+    for each in before:
         listener(each)
+    assert listener.show(printed("x")) is (shown_by is not None)
+    assert not listener.show(printed("y", "another"))
     rows = [msgspec.json.decode(row.body) for row in await store.events(1) if row.type == "stream"]
     found = [(row["text"], row["widget"], row["execution"]) for row in rows]
     assert found == ([] if shown_by is None else [("x", shown_by, None)])
@@ -189,15 +190,17 @@ def test_no_more_widgets_take_outputs_than_are_allowed(monkeypatch: pytest.Monke
     listener = widgets.WidgetMessages(EventLog(MemoryStore(), 1, "s"))
     listener(shows("theirs"))
     listener(shows("theirs", "d"))
-    assert listener.widget_of(printed("x")) == "c"
+    listener(shows("", "c"))
+    assert not listener.show(printed("x"))
 
 
 def test_outputs_of_widgets_count_as_what_widgets_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "MOST_BYTES", 1000)
     log = EventLog(MemoryStore(), 1, "s")
     listener = widgets.WidgetMessages(log)
-    for each in (shows("theirs"), printed("x"), printed("x" * 1000), printed("x")):
-        listener(each)
+    listener(shows("theirs"))
+    for each in (printed("x"), printed("x" * 1000), printed("x")):
+        assert listener.show(each)
     assert log.last_seq == 2
     assert listener.spent
 
