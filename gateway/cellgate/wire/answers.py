@@ -581,11 +581,11 @@ class SessionWidgets(Value, frozen=True, kw_only=True):
     """The Jupyter widgets of a session as they were after one of its events."""
 
     seq: Annotated[int, say("The last event that is part of it: later ones tell how the widgets go on.")]
+    closed: Annotated[list[str], say("Those that were closed, which Jupyter's clients show no more.")]
     widgets: Annotated[
         dict[str, Any],
         say("By `comm_id`, as a notebook's metadata have them: `model_name`, `state`, `buffers` and more."),
     ]
-    closed: Annotated[list[str], say("Those that were closed, which Jupyter's clients show no more.")]
 
 
 class WidgetHandled(Value, frozen=True, kw_only=True):
