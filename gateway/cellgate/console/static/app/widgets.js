@@ -41,6 +41,7 @@ const LONG = 800;
 const ENDED = "The session has ended: its controls show their last state and can't be moved.";
 const GONE = "The kernel that had these controls is gone, so they can't be moved: run the cell again.";
 const WORKS = "The kernel works on it …";
+const LATE = "It took longer than a cell may, and was interrupted.";
 const WAITS = "It waits for the end of the cell that runs.";
 const NOT_ALLOWED = "You may read this session and not run anything in it: its controls can't be moved here.";
 
@@ -105,15 +106,17 @@ export class SessionWidgets {
     if (widget === undefined) return;
     const changes = this.#changes(id);
     if (event.widget !== undefined) {
-      widget.shown = reduce(widget.shown ?? this.#stated(widget), { ...event, widget: undefined });
+      widget.shown = reduce(this.#shown(widget), { ...event, widget: undefined });
       changes.outputs = true;
     } else if (event.type === "comm_close") widget.closed = true;
     else this.#update(widget, event.data, event.buffers ?? [], changes);
   }
 
-  /** What an Output widget shows by its state, to which events add. @param {Widget} widget */
-  #stated({ state }) {
-    return Array.isArray(state.outputs) ? ofResult(state.outputs) : NOTHING;
+  /** What an Output widget shows: what its state says, and what events add. @param {Widget} widget */
+  #shown(widget) {
+    const { outputs } = widget.state;
+    widget.shown ??= Array.isArray(outputs) ? ofResult(outputs) : NOTHING;
+    return widget.shown;
   }
 
   /** @param {Widget} widget @param {any} data @param {string[]} buffers @param {Changes} changes */
@@ -208,8 +211,7 @@ export class SessionWidgets {
 
   /** What an Output widget shows, as the frame draws it. @param {Widget} widget */
   outputsOf(widget) {
-    const { outputs } = widget.shown ?? this.#stated(widget);
-    return outputs.slice(-MOST_OUTPUTS).map(part);
+    return this.#shown(widget).outputs.slice(-MOST_OUTPUTS).map(part);
   }
 }
 
@@ -290,10 +292,10 @@ export class Channel {
     return this.widgets.interrupt();
   }
 
-  /** @param {Sent} sent @param {{seq: number, text: string} | null} handled */
+  /** @param {Sent} sent @param {{seq: number, text: string, late: boolean} | null} handled */
   handled(sent, handled) {
     if (!this.pending.has(sent)) return; // it was another frame's
-    if (handled) this.told.value = handled.text;
+    if (handled) this.told.value = handled.text + (handled.late ? LATE : "");
     this.pending.set(sent, handled?.seq ?? 0);
     this.settle();
   }

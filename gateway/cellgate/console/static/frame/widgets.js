@@ -230,7 +230,7 @@ function widgetManager() {
         this.fill(state, buffers);
         this._models[id].then((/** @type {any} */ model) => model._handle_comm_msg({ content: { data: { method: "update", state } } }));
       }
-      for (const id of closed) this._models[id]?.then((/** @type {any} */ model) => model.close(true));
+      for (const id of closed) this._models[id]?.then((/** @type {any} */ model) => model._handle_comm_closed());
       for (const number of done) {
         const callbacks = this.callbacksOf.get(number);
         this.callbacksOf.delete(number);
