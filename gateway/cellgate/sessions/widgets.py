@@ -12,7 +12,7 @@ outside of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -127,7 +127,7 @@ class WidgetMessages:
         except TooComplex:
             return
         if fields is not None:
-            shown: Mapping[str, Any] = {**fields, "widget": widget}
+            shown: dict[str, Any] = {**fields, "widget": widget}
             self._append(KernelEvent(message.header.msg_type, shown) if size <= self._left else None, size)
 
     def _append(self, event: KernelEvent | None, size: int) -> None:

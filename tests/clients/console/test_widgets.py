@@ -121,8 +121,10 @@ def test_an_output_widget_shows_its_outputs_in_its_place(page: Any, console: Gat
     expect(shown.locator("pre").first).to_have_text("printed within\n")
     expect(shown.locator("input")).to_have_value("inner")
     expect(shown.locator("pre.error")).to_contain_text("ZeroDivisionError: division by zero")
+    expect(framed(page).get_by_text("second")).to_be_hidden()
     framed(page).get_by_role("tab", name="two").click()
     expect(framed(page).get_by_text("second")).to_be_visible()
+    expect(shown).to_be_hidden()
 
 
 def test_a_widget_of_another_package_is_text_and_a_sentence(page: Any, console: GatewayProcess) -> None:
@@ -285,7 +287,6 @@ def test_long_work_can_be_interrupted(page: Any, console: GatewayProcess) -> Non
     framed(page).get_by_role("button", name="Press").click()
     expect(cell.get_by_text("The kernel works on it")).to_be_visible()
     cell.get_by_role("button", name="Interrupt").click()
-    expect(cell.get_by_text("KeyboardInterrupt").first).to_be_visible()
     expect(cell.get_by_text("The kernel works on it")).to_have_count(0)
     assert told(console, "long", "1 + 1") == "2"
 

@@ -115,7 +115,7 @@ export class SessionWidgets {
   /** What an Output widget shows: what its state says, and what events add. @param {Widget} widget */
   #shown(widget) {
     const { outputs } = widget.state;
-    widget.shown ??= Array.isArray(outputs) ? ofResult(outputs) : NOTHING;
+    widget.shown ??= Array.isArray(outputs) ? ofResult(outputs.filter((each) => each?.output_type)) : NOTHING;
     return widget.shown;
   }
 
