@@ -41,7 +41,7 @@ class WidgetHandler(BaseHandler):
     """One widget."""
 
     @operation(
-        "send_to_widget",
+        "move_widget",
         "Move a widget, or send it a message",
         Answer(200, "The kernel has handled it.", {JSON: WidgetHandled}),
         description=(
