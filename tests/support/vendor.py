@@ -30,6 +30,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "vendoring"
+LICENCES = SOURCES / "licences"
+"""Texts that some packages do not ship themselves, by the scope of their names."""
 VENDOR = ROOT / "gateway" / "cellgate" / "console" / "static" / "vendor"
 IMAGE = ROOT / "kernels" / "cellgate_kernels" / "inside"
 DRAWING = IMAGE / "drawing"
@@ -60,6 +62,7 @@ SCRIPTS = (
     Made("katex", "katex"),
     Made("vega", "vega"),
     Made("plotly", "plotly.js-dist-min"),
+    Made("widgets", "@jupyter-widgets/controls"),
 )
 STILLS = (Made("stills_dom", "linkedom"), Made("stills_vega", "vega"))
 """Scripts for stills; each has its exports under its own name."""
@@ -124,14 +127,13 @@ def _bundle(script: Made, work: Path, *more: str) -> tuple[bytes, list[str]]:
     options = [f"--format={'esm' if script.module else 'iife'}", "--bundle", "--minify", "--target=es2022"]
     options += ["--legal-comments=none", "--charset=utf8", "--platform=browser", "--log-level=warning"]
     options += ['--define:process.env.NODE_ENV="production"', "--main-fields=browser,module,main"]
-    options += ["--alias:canvas=./stills_canvas.cjs", *more]
+    options += ["--alias:canvas=./stills_canvas.cjs", "--loader:.css=text", *more]
     command = [work / "node_modules" / ".bin" / "esbuild", f"{script.name}.js", *options]
     subprocess.run([*command, f"--outfile={out}", f"--metafile={facts}"], cwd=work, check=True)
     (output,) = json.loads(facts.read_text())["outputs"].values()
+    # What packages have for other places than browsers stands as "(disabled):" and is empty.
     inside = (name for name, part in output["inputs"].items() if part["bytesInOutput"])
-    folders = {
-        found[1] for name in inside if (found := re.match(r"(.*node_modules/(?:@[^/]+/)?[^/]+)/", name))
-    }
+    folders = {found[1] for name in inside if (found := PACKAGE.match(name)) and name[0] != "("}
     return out.read_bytes(), sorted(folders)
 
 
@@ -191,8 +193,11 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _licence(part: dict[str, str], folder: Path) -> str:
-    """The text of a package's licence. One that ships none has its declaration."""
+    """The text of a package's licence: its own, that of its family in ``licences``, or its declaration."""
     found = sorted(file for file in folder.iterdir() if re.match(r"(?i)(licen[sc]e|copying)\b", file.name))
+    family = LICENCES / f"{part['name'].partition('/')[0].removeprefix('@')}.txt"
+    if not found and family.exists():
+        found = [family]
     text = found[0].read_text().strip() if found else "(The package ships no text of its licence.)"
     return f"==== {part['name']} {part['version']}: {part['licence']}\n\n{text}\n"
 

@@ -37,6 +37,7 @@ from cellgate.http.v1 import (
     usage,
     user_secrets,
     users,
+    widgets,
 )
 from cellgate.http.v1 import console as console_url
 from cellgate_kernels.base.errors import InvalidInput
@@ -97,6 +98,8 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/sessions/{session}/ws", event_socket.EventSocketHandler),
     ("/v1/sessions/{session}/notebook", notebook.NotebookHandler),
     ("/v1/sessions/{session}/replay", replay.ReplayHandler),
+    ("/v1/sessions/{session}/widgets", widgets.WidgetsHandler),
+    ("/v1/sessions/{session}/widgets/{widget}", widgets.WidgetHandler),
     ("/v1/sessions/{session}/bundle", notebook.BundleHandler),
     ("/v1/sessions/{session}/audit", audit.AuditHandler),
     ("/v1/sessions/{session}/audit/verify", audit.AuditVerifyHandler),

@@ -70,7 +70,8 @@ class Session(SessionCore):
         self.tasks = Supervisor(self.ids)
         self.observer = parts.observer
         self.settings = settings
-        self._widgets = WidgetMessages(spec.log)
+        self.widgets = WidgetMessages(spec.log)
+        """Records what widgets do outside of cells."""
         self._store = spec.store
         self.machine = machine_of(spec.row.id)
         self.queue = ExecutionQueue()
@@ -236,7 +237,7 @@ class Session(SessionCore):
         self._stop_door = None
         self.attend_door(kernel)
         kernel.connection.listen(
-            self._widgets, self._sent, room=self._widgets.room, types=COMM_EVENTS, failed=self.listener_failed
+            self.widgets, self._sent, room=self.widgets.room, types=COMM_EVENTS, failed=self.listener_failed
         )
 
     def attend_door(self, kernel: Kernel | None = None) -> None:
@@ -256,7 +257,7 @@ class Session(SessionCore):
     @property
     def widgets_full(self) -> bool:
         """Whether the session records no more widgets."""
-        return self._widgets.full
+        return self.widgets.full
 
     def hold_back(self) -> None:
         """Throttle the kernel: output for a client arrives faster than the disk can take it."""
@@ -349,8 +350,9 @@ class Session(SessionCore):
             self.worker.remove(run, cause)
 
     def interrupt(self, by: str | None = None) -> None:
-        """Interrupt the running cell, if there is one, or the exploration. `by`: the principal who asks."""
+        """Interrupt the running cell, the exploration, or a widget's work. `by`: the principal who asks."""
         self.record.touch()
+        self.widgets.interrupt()
         self.holds.stop_exploring("interrupt_requested")
         if self.runs.current is not None:
             self.runs.current.interrupt(by=by)

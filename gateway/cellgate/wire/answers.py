@@ -577,6 +577,30 @@ class ChainCheck(Value, frozen=True, kw_only=True):
     ] = UNSET
 
 
+class SessionWidgets(Value, frozen=True, kw_only=True):
+    """The Jupyter widgets of a session as they were after one of its events."""
+
+    seq: Annotated[int, say("The last event that is part of it: later ones tell how the widgets go on.")]
+    closed: Annotated[list[str], say("Those that were closed, which Jupyter's clients show no more.")]
+    widgets: Annotated[
+        dict[str, Any],
+        say("By `comm_id`, as a notebook's metadata have them: `model_name`, `state`, `buffers` and more."),
+    ]
+
+
+class WidgetHandled(Value, frozen=True, kw_only=True):
+    """How the kernel has handled a message to a widget."""
+
+    seq: Annotated[int, say("The last event by then: those up to it tell what the widgets have become.")]
+    text: Annotated[
+        str,
+        say(
+            "What was printed or raised that no widget shows, at most 20,000 characters; it is not recorded."
+        ),
+    ]
+    late: Annotated[bool, say("Whether it took longer than a cell may, and was interrupted.")]
+
+
 class Changed(Value, frozen=True, kw_only=True):
     """A part of the environment that differs from the recorded one; null where it is missing."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from cellgate.wire.base import Body, say
 from cellgate.wire.words import CheckpointMode, LanguageName, MissingPackages, NetworkAccess
@@ -428,6 +428,19 @@ class InputBody(Body, frozen=True, forbid_unknown_fields=True):
     """The answer to an input_request."""
 
     value: str
+
+
+class WidgetBody(Body, frozen=True, forbid_unknown_fields=True):
+    """What somebody does to a widget: a change of its state, or a message as the widget itself sends them."""
+
+    state: Annotated[dict[str, Any] | None, say("The part of the state that changes.")] = None
+    buffer_paths: Annotated[
+        list[list[str | int]], say("Where each of the buffers belongs in the state, as keys and indices.")
+    ] = []
+    content: Annotated[
+        Any, say("In place of a state: a custom message, such as that of a pressed button.")
+    ] = UNSET
+    buffers: Annotated[list[str], say("Binary parts, in base64.")] = []
 
 
 class ProcessOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):

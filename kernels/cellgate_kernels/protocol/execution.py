@@ -35,8 +35,9 @@ Events = tuple[KernelEvent, ...]
 # ENOSPC, EFBIG (a file beyond RLIMIT_FSIZE) and EDQUOT of Linux, as Python shows them.
 _DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
 _ABORTED = ("aborted", "abort")
-_CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
-"""The messages that an Output widget takes from its cell; updates of displays find their own outputs."""
+CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
+"""The messages that an Output widget takes from its cell, or from what a widget's message has led to; updates
+of displays find their own outputs."""
 _LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 
 
@@ -258,7 +259,7 @@ class Execution:
             size = max(byte_size(fields["text"]), message.weight)
         elif event_type != "error":
             size = max(size, weight_of(message))
-        if self._capturing and event_type in _CAPTURED:
+        if self._capturing and event_type in CAPTURED:
             fields["widget"] = self._capturing[-1]
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 

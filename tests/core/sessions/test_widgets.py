@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from cellgate.errors import StorageFull
+from cellgate.errors import Conflict, StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import GENESIS
@@ -19,7 +19,10 @@ from cellgate.record.export.widgets import STATE, WidgetStates
 from cellgate.record.rows import EventRow
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import widgets
+from cellgate.sessions.session import Session
+from cellgate.sessions.widget_messages import send_to_widget
 from cellgate.testing.record_store import session_row
+from cellgate.wire.models import WidgetBody
 from cellgate_kernels.protocol.execution import Execution
 from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
@@ -145,6 +148,76 @@ def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.M
     assert log.last_seq == 1, "one is a cell's, two hold no state, and what follows crosses the bound"
 
 
+def printed(text: str, asked: str = "theirs") -> Message:
+    frame = msgspec.json.encode({"name": "stdout", "text": text})
+    header, parent = Header("m", "stream"), Header(asked, "comm_msg")
+    return Message(Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), header, parent)
+
+
+def shows(msg_id: Any, comm_id: str = "c", method: str = "update") -> Message:
+    return said("comm_msg", {"comm_id": comm_id, "data": {"method": method, "state": {"msg_id": msg_id}}})
+
+
+@pytest.mark.parametrize(
+    ("before", "shown_by"),
+    [
+        ([shows("theirs")], "c"),
+        ([shows("theirs"), shows("")], None),
+        ([shows("theirs"), shows("other")], None),
+        ([shows("theirs"), shows("theirs", "d")], "d"),
+        ([shows("theirs"), shows("theirs", "d"), shows("", "d")], "c"),
+        ([shows(["theirs"])], None),
+        ([shows("theirs", method="echo_update")], None),
+        ([], None),
+    ],
+)
+async def test_an_output_widget_takes_what_the_answer_to_a_message_prints(
+    before: list[Message], shown_by: str | None
+) -> None:
+    store = MemoryStore()
+    listener = widgets.WidgetMessages(EventLog(store, 1, "s"))
+    for each in before:
+        listener(each)
+    assert listener.show(printed("x")) is (shown_by is not None)
+    assert not listener.show(printed("y", "another"))
+    rows = [msgspec.json.decode(row.body) for row in await store.events(1) if row.type == "stream"]
+    found = [(row["text"], row["widget"], row["execution"]) for row in rows]
+    assert found == ([] if shown_by is None else [("x", shown_by, None)])
+
+
+def test_no_more_widgets_take_outputs_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_CAPTURES", 1)
+    listener = widgets.WidgetMessages(EventLog(MemoryStore(), 1, "s"))
+    listener(shows("theirs"))
+    listener(shows("theirs", "d"))
+    listener(shows("", "c"))
+    assert not listener.show(printed("x"))
+
+
+def test_outputs_of_widgets_count_as_what_widgets_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_BYTES", 1000)
+    log = EventLog(MemoryStore(), 1, "s")
+    listener = widgets.WidgetMessages(log)
+    listener(shows("theirs"))
+    for each in (printed("x"), printed("x" * 1000), printed("x")):
+        assert listener.show(each)
+    assert log.last_seq == 2
+    assert listener.spent
+
+
+class Spent:
+    """A session of which nothing more is recorded."""
+
+    def __init__(self) -> None:
+        self.widgets = widgets.WidgetMessages(EventLog(MemoryStore(), 1, "s"))
+
+
+async def test_nothing_is_moved_that_would_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_BYTES", 0)
+    with pytest.raises(Conflict, match="can't be moved here any more"):
+        await send_to_widget(cast(Session, Spent()), "c", WidgetBody(state={"value": 1}))
+
+
 class FullStore(MemoryStore):
     """Takes no row."""
 
@@ -223,6 +296,38 @@ def test_states_that_make_no_sense_are_passed_over() -> None:
     model = states.metadata()["widgets"][STATE]["state"]["c"]
     assert model["state"] == {"value": 1, **MODEL}
     assert [buffer["path"] for buffer in model["buffers"]] == [[[]], None]
+
+
+def test_closed_widgets_keep_their_state_and_are_told_of() -> None:
+    states = WidgetStates()
+    states.apply(comm(type="comm_open"))
+    states.apply(comm(type="comm_open", comm_id="d"))
+    states.apply({"type": "comm_close", "comm_id": "c"})
+    states.apply({"type": "comm_close", "comm_id": "unknown"})
+    assert states.closed == ["c"]
+    assert list(states.models()) == ["c", "d"]
+    states.apply(comm(type="comm_open"))
+    assert states.closed == []
+
+
+def test_what_an_output_widget_shows_outside_of_cells_is_in_its_state() -> None:
+    output = {"_model_name": "OutputModel", "_model_module": "@jupyter-widgets/output"}
+    shown = {"name": "stdout", "text": "x", "widget": "c"}
+    events = [
+        {"type": "comm_open", "execution": "e", **comm(data={"state": output})},
+        {"type": "stream", "execution": None, **shown},
+        {"type": "stream", "execution": None, **shown},
+    ]
+    rows = []
+    for seq, event in enumerate(events, 1):
+        body = msgspec.json.encode({"seq": seq, "session": "s", "at": "", **event})
+        rows.append(EventRow(1, seq, event["type"], event["execution"], body, GENESIS))
+    survey = Survey()
+    for row in rows:
+        survey.add(row)
+    metadata = Notebook(session_row(1, "s"), survey, ListedRows(rows), Export("0.1.0", "")).metadata()
+    (model,) = metadata["widgets"][STATE]["state"].values()
+    assert model["state"]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": "xx"}]
 
 
 def test_more_state_than_fits_into_memory_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

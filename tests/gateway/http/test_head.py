@@ -42,6 +42,7 @@ def test_head_is_get_without_the_body(gateway: GatewayProcess) -> None:
                 f"{one}/audit",
                 f"{one}/audit/verify",
                 f"{one}/variables",
+                f"{one}/widgets",
                 f"{one}/nothing",
                 "/v1/sessions/none",
                 "/v1/nothing",

@@ -23,6 +23,7 @@ NOT_THERE = {
     "answer_input",
     "cancel_execution",
     "list_rows",
+    "move_widget",
     "get_process",
     "write_process_input",
     "signal_process",

@@ -85,6 +85,7 @@ def test_answers_are_the_structs(gateway: GatewayProcess, used: str) -> None:
         (f"{path}/checkpoints", answers.CheckpointList),
         (f"{path}/tree", answers.SessionTree),
         (f"{path}/audit/verify", answers.ChainCheck),
+        (f"{path}/widgets", answers.SessionWidgets),
         ("/v1/info", answers.GatewayInfo),
         ("/healthz", answers.Health),
         ("/readyz", answers.Readiness),

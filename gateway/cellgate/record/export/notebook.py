@@ -136,14 +136,16 @@ class Notebook:
 
     def _widgets(self) -> dict[str, Any]:
         """Return the widgets' last states: outputs that a notebook keeps in one place."""
-        if not self._export.outputs:
-            return {}
+        return self.widgets().metadata() if self._export.outputs else {}
+
+    def widgets(self) -> WidgetStates:
+        """Return the last states of all widgets."""
         states = WidgetStates()
         for part in self._parts:
             for seq in part.survey.widgets:
                 for row in part.rows.read(seq, seq):
                     states.apply(_decode(row.body))
-        return states.metadata()
+        return states
 
     @property
     def environment(self) -> Mapping[str, Any]:

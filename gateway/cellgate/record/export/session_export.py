@@ -128,6 +128,11 @@ class Exports:
         )
         yield from export.in_parts(bundle_parts(contents, self._key), reading.steps.go_on)
 
+    def widgets(self, moment: Moment) -> Parts:
+        """Return the last states of the session's widgets, and of those that it inherits, as JSON."""
+        options = self._told(moment, outputs=True, cap=NOTEBOOK_CAP)
+        return self._parts(moment, lambda reading: export.widget_parts(reading, options))
+
     def audit(self, moment: Moment) -> Parts:
         """Return the rows as NDJSON."""
         return self._parts(moment, export.audit_parts)

@@ -1,4 +1,4 @@
-"""Reads a session from the database and writes it, part by part: notebook, audit trail and their check.
+"""Reads a session from the database and writes it in parts: notebook, widgets, audit trail and its check.
 
 All of this runs in a separate thread (`Reads.in_steps`): it reads a whole session, but holds only one cell in
 memory. It reads only rows up to a given head, so an export shows one moment, however long it takes. Its steps
@@ -17,6 +17,7 @@ from cellgate.record.export.survey import Survey
 from cellgate.record.keys import SigningKey
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.store.interface import Steps
+from cellgate_kernels.codec.encoding import encode
 
 PART = 256 * 1024
 """Least bytes of each part except the last."""
@@ -95,6 +96,21 @@ def notebook_parts(reading: Reading, export: Export, key: SigningKey | None) -> 
     """Return the sealed notebook as a file's bytes."""
     pieces = (part.encode() for part in read_notebook(reading, export).write(key))
     return in_parts(pieces, reading.steps.go_on)
+
+
+def widget_parts(reading: Reading, export: Export) -> Iterator[bytes]:
+    """Return the last states of all widgets as JSON: the wire contract's `SessionWidgets`."""
+    return in_parts(_widgets(reading, export), reading.steps.go_on)
+
+
+def _widgets(reading: Reading, export: Export) -> Iterator[bytes]:
+    states = read_notebook(reading, export).widgets()
+    yield b'{"seq":%d,"closed":%s,"widgets":{' % (reading.until, encode(states.closed))
+    separator = b""
+    for comm_id, model in states.models().items():
+        yield b"%s%s:%s" % (separator, encode(comm_id), encode(model))
+        separator = b","
+    yield b"}}"
 
 
 def audit_parts(reading: Reading) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.decoding import json_decoder
 
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_WIDGETS = frozenset({"comm_open", "comm_msg"})
+_WIDGETS = frozenset({"comm_open", "comm_msg", "comm_close"})
 MOST_WIDGET_BYTES = 64 * MIB
 """Most bytes of rows for the state of a notebook's widgets, all of which is held in memory."""
 _GAP = 16
@@ -148,11 +148,11 @@ class Survey:
                 self.processes += 1
             elif row.type == BRANCHED:
                 self.seed = _branched(row.body).seed
-            elif place is not None and (b'"display_id"' in row.body or b'"widget"' in row.body):
+            elif b'"display_id"' in row.body or b'"widget"' in row.body:
                 shown = _decode(row.body)
                 if shown.widget is not None:
                     self._widget(row)
-                else:
+                elif place is not None:
                     self._display(place, shown.display_id, row.seq)
 
     def _widget(self, row: EventRow) -> None:

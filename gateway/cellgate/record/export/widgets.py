@@ -2,7 +2,8 @@
 from the outputs that they show.
 
 Pure: events in, in order, and the notebook's ``metadata.widgets`` out, as nbclient makes it. A model keeps
-its last state even if its comm was closed or its kernel is gone: the notebook shows what the user saw.
+its last state even if its comm was closed or its kernel is gone: the notebook shows what the user saw. The
+console, which shows what there is now, is told which comms were closed.
 Source: ipywidgets, "Jupyter widgets messaging protocol", and its schema of the notebook's state.
 """
 
@@ -39,14 +40,20 @@ class WidgetStates:
         self._states: dict[str, dict[str, Any]] = {}
         self._outputs: dict[str, OutputArea] = {}
         self._buffers: dict[str, dict[bytes, dict[str, Any]]] = {}
+        self._closed: set[str] = set()
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Fold in one event; one without a state or a widget changes nothing."""
         if "widget" in event:
             self._show(event["widget"], event)
             return
-        data = event["data"]
         comm_id = event["comm_id"]
+        if event.get("type") == "comm_close":
+            self._closed.add(comm_id)
+            return
+        if event.get("type") == "comm_open":
+            self._closed.discard(comm_id)
+        data = event["data"]
         state = data.get("state")
         if not isinstance(state, dict):
             return
@@ -67,13 +74,22 @@ class WidgetStates:
         area = self._outputs.setdefault(comm_id, OutputArea())
         area.apply(event["type"], {name: value for name, value in event.items() if name != "widget"})
 
-    def metadata(self) -> dict[str, Any]:
-        """Return the notebook's metadata for widgets; empty when there are none."""
-        shown = {
+    @property
+    def closed(self) -> list[str]:
+        """The ids of widgets that were closed."""
+        return [comm_id for comm_id in self._states if comm_id in self._closed]
+
+    def models(self) -> dict[str, dict[str, Any]]:
+        """Return the widgets by their ids, as a notebook's metadata have them."""
+        return {
             comm_id: self._model(comm_id, state)
             for comm_id, state in self._states.items()
             if "_model_name" in state
         }
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the notebook's metadata for widgets; empty when there are none."""
+        shown = self.models()
         if not shown:
             return {}
         return {"widgets": {STATE: {"state": shown, "version_major": 2, "version_minor": 0}}}

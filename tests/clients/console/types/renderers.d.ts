@@ -3,6 +3,7 @@
 interface Window {
   /** The names of files below `vendor`, by the name of a renderer. */
   readonly RENDERERS: Record<string, string>;
+  readonly JupyterWidgets: any;
   readonly MarkdownIt: any;
   readonly Plotly: any;
   readonly katex: any;

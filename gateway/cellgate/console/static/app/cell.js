@@ -79,7 +79,7 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
 export function Outcome({ cell, log }) {
   const state = cell.state.value;
   return html`
-    ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
+    ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} widgets=${log} /></div>`}
     <${LeftOut} cell=${cell} state=${state} log=${log} />
     ${state.asking && !hasEnded(state.status) && html`<${Input} key=${state.asking.seq} asking=${state.asking} cell=${cell} log=${log} />`}
     <${Ending} state=${state} limit=${log.model.value?.limits?.memory} />

@@ -64,6 +64,8 @@ export class SessionLog {
     this.byId = /** @type {Map<string, Cell>} */ (new Map());
     this.updates = /** @type {Map<string, any>} */ (new Map());
     this.rollbacks = /** @type {Map<number, number>} */ (new Map());
+    /** The widgets, once a cell shows one. @type {import("./widgets.js").SessionWidgets | null} */
+    this.widgets = null;
     this.seq = 0;
     this.waiting = /** @type {any[]} */ ([]);
     this.wanted = /** @type {Cell[]} */ ([]);
@@ -190,12 +192,14 @@ export class SessionLog {
     this.waiting = [];
     /** @type {Map<Cell, import("./cells.js").CellState>} */
     const changed = new Map();
+    for (const event of events) if (event.comm_id || event.widget) this.widgets?.receive(event);
     for (const event of condensed(events)) {
       if (event.execution) this.#ofCell(event, changed);
       else this.#ofSession(event);
       if (event.type === "file") this.filesChanged.value += 1;
     }
     for (const [cell, state] of changed) cell.state.value = state;
+    this.widgets?.settle(this.seq);
     if (this.count.peek() !== this.cells.length) this.count.value = this.cells.length;
   }
 
@@ -403,6 +407,12 @@ export class SessionLog {
     }
   }
 
+  /** A channel to the widget of this id, for an output that shows it. @param {string} id */
+  async channel(id) {
+    const { SessionWidgets } = await import("./widgets.js");
+    return (this.widgets ??= new SessionWidgets(this)).channel(id);
+  }
+
   // ---- the model --------------------------------------------------------------------------------------------
 
   #look() {
@@ -427,6 +437,7 @@ export class SessionLog {
     this.cells.length = 0;
     this.byId.clear();
     this.updates.clear();
+    this.widgets = null;
     this.count.value = 0;
     this.phase.value = "opening";
     this.pause.abort();

@@ -3,11 +3,10 @@
  */
 
 import { api } from "./api.js";
-import { Compare } from "./compare.js";
 import { branchesOf, lineOf, nodes } from "./family.js";
 import { may } from "./me.js";
 import { go, sessionHref, sessionPath } from "./router.js";
-import { Ago, ask, attempt, Failed, Icon, Menu, say, Spinner, State, useLoaded } from "./ui.js";
+import { Ago, ask, attempt, Failed, Icon, Menu, say, Spinner, State, useLoaded, useModule } from "./ui.js";
 import { bytes, counted } from "./words.js";
 import { html, useState } from "../vendor/preact.js";
 
@@ -162,9 +161,15 @@ export function Tree({ log, principal }) {
               ]} />`}
             </li>`)}
         </ul>`}
-      ${compared && html`<${Compare} known=${known} one=${log.key} other=${compared} kernel=${model?.kernel} onClose=${() => setCompared("")} />`}
+      ${compared && html`<${Comparison} known=${known} one=${log.key} other=${compared} kernel=${model?.kernel} onClose=${() => setCompared("")} />`}
     </div>
   `;
+}
+
+/** It is loaded when it is asked for. @param {any} props */
+function Comparison(props) {
+  const module = useModule(() => import("./compare.js"));
+  return module ? html`<${module.Compare} ...${props} />` : html`<${Spinner} />`;
 }
 
 /**

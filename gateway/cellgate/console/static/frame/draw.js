@@ -75,6 +75,7 @@ const DRAWERS = [
   [/^application\/vnd\.plotly\./, drawPlotly],
   [/^application\/vnd\.vegalite\./, (wanted) => drawVega(wanted, "vega-lite")],
   [/^application\/vnd\.vega\./, (wanted) => drawVega(wanted, "vega")],
+  [/^application\/vnd\.jupyter\.widget-view\+json$/, (/** @type {any} */ wanted) => drawWidget(wanted)],
 ];
 
 /** Those whose colours are chosen when they are drawn. @param {string} mime */

@@ -82,7 +82,7 @@
     refused.clear();
     place.replaceChildren();
     try {
-      const ended = await drawOutput(wanted.mime, { ...wanted, place, follow });
+      const ended = await drawOutput(wanted.mime, { ...wanted, place, follow, tell });
       if (mine === turn) {
         end = ended;
         for (const host of hostsInside()) refuse(host);
@@ -100,10 +100,11 @@
 
   addEventListener("message", (event) => {
     if (event.source !== page || event.origin !== ORIGIN) return;
-    const { draw: wanted, theme, ask, probe } = event.data;
+    const { draw: wanted, theme, ask, probe, widgets } = event.data;
     if (ask) tell({ alive: true });
     else if (probe) isSealed().then((sealed) => tell({ sealed }), () => tell({ sealed: false }));
     else if (wanted) draw(wanted);
+    else if (widgets) hearWidgets(widgets);
     else if (theme) {
       setTheme(theme);
       if (drawn && drawn.theme !== theme && isThemed(drawn.mime)) draw({ ...drawn, theme });

@@ -2,7 +2,8 @@
  * Watches over the frames of outputs: hears their messages, limits them, and finds out which no longer answer.
  *
  * A message counts if a frame of ours sent it. What it may say is little: `{ready: true}` once, `{sealed: boolean}` before
- * anything was drawn, `{height: number}`, `{link: string}`, `{alive: true}`. ./rich.js makes the frames.
+ * anything was drawn, `{height: number}`, `{link: string}`, `{alive: true}`, and `{widget: ...}`, which `app/widgets.js` looks
+ * at. ./rich.js makes the frames.
  *
  * Browsers put all frames without an origin into one process beside the page's. One that runs for ever stops the others,
  * not the page; that process ends when no frame is left in it.
@@ -23,7 +24,8 @@ const LONGEST_SILENCE = 30_000;
 
 /**
  * @typedef {{element: () => HTMLIFrameElement | null, onReady: () => void, onSealed: (sealed: boolean) => void,
- *   onHeight: (height: number) => void, onLink: (link: string) => void, onStop: (why: string) => void,
+ *   onHeight: (height: number) => void, onLink: (link: string) => void, onWidget: (sent: unknown) => void,
+ *   onStop: (why: string) => void,
  *   free: () => boolean, onTake: () => void}} Heard
  *   `onStop`: it is to be dropped; "" if it has done nothing and may come back. ./focus.js asks `free` and tells `onTake`
  */
@@ -74,6 +76,7 @@ class Frame {
     if (data.ready === true) return this.heard.onReady();
     if (typeof data.sealed === "boolean") return this.heard.onSealed(data.sealed);
     if (typeof data.link === "string") return this.heard.onLink(data.link);
+    if (data.widget !== undefined) return this.heard.onWidget(data.widget);
     if (typeof data.height === "number" && Number.isFinite(data.height)) return this.grow(data.height);
     return undefined;
   }

@@ -2,13 +2,14 @@
  * Which of an output's forms is shown, and how. Pure.
  *
  * The order is the one that Jupyter's users know: figures that their own library draws, then HTML, and plain text last.
- * A form that cannot be drawn here, such as a widget's view, does not count.
+ * A form that cannot be drawn here does not count.
  *
- * @typedef {"frame" | "picture" | "tree" | "text"} Way
+ * @typedef {"frame" | "picture" | "tree" | "text" | "widget"} Way
  */
 
 /** @type {[RegExp, Way, string][]} */
 const FORMS = [
+  [/^application\/vnd\.jupyter\.widget-view\+json$/, "widget", "Widget"],
   [/^application\/vnd\.plotly\.v1\+json$/, "frame", "Plotly"],
   // Altair 6 ends the name of its type with ".json".
   [/^application\/vnd\.vegalite\.v[1-6](?:\.\d+)*[+.]json$/, "frame", "Vega-Lite"],
@@ -29,14 +30,18 @@ const rank = (mime) => FORMS.findIndex(([pattern]) => pattern.test(mime));
 /**
  * The forms that can be shown, the richest first.
  * @param {Record<string, unknown>} data
+ * @param {boolean} [widgets] whether there is somebody who knows them
  * @returns {{mime: string, way: Way, name: string}[]}
  */
-export function forms(data) {
+export function forms(data, widgets = false) {
   return Object.keys(data)
-    .filter((mime) => rank(mime) !== -1 && data[mime] != null)
+    .filter((mime) => rank(mime) !== -1 && data[mime] != null && (rank(mime) !== 0 || (widgets && modelOf(data[mime]))))
     .sort((a, b) => rank(a) - rank(b))
     .map((mime) => ({ mime, way: FORMS[rank(mime)][1], name: FORMS[rank(mime)][2] }));
 }
+
+/** The id of the widget that a widget's view is of; "" if it is of none. @param {any} value @returns {string} */
+export const modelOf = (value) => (typeof value?.model_id === "string" ? value.model_id : "");
 
 const BOKEH =
   "Bokeh draws this figure with scripts of another output, and each output is drawn by itself here. " +

@@ -7,7 +7,7 @@
  * @typedef {import("../app/cell_outputs.js").Output} Output
  */
 
-import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { Failure, tracebackOf } from "./failure.js";
 import { ending, forms, remark, textOf } from "./mime.js";
 import { Picture, pictureOf } from "./picture.js";
@@ -31,10 +31,10 @@ const STDERR_LINES = 3;
 const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
 
 /**
- * @param {{outputs: readonly Output[], theme: string, onGrow?: () => void}} props  `onGrow` is called when something
- *   got another height after it was drawn
+ * @param {{outputs: readonly Output[], theme: string, widgets?: any, onGrow?: () => void}} props  `onGrow` is called when
+ *   something got another height after it was drawn; `widgets`: who knows those of the session, for ./widget.js
  */
-export function Outputs({ outputs, theme, onGrow }) {
+export function Outputs({ outputs, theme, widgets, onGrow }) {
   useSheet();
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   const [told, wish] = useState(NO_WISH);
@@ -59,12 +59,12 @@ export function Outputs({ outputs, theme, onGrow }) {
       <span>${counted(first, "output")} before these</span>
       <button type="button" onClick=${show}>Show ${more.toLocaleString("en")} more</button>
     </p>`}
-    ${last.map((output, index) => html`<${One} key=${first + index} output=${output} theme=${theme} onGrow=${onGrow} />`)}
+    ${last.map((output, index) => html`<${One} key=${first + index} output=${output} theme=${theme} widgets=${widgets} onGrow=${onGrow} />`)}
   </div>`;
 }
 
-/** @param {{output: Output, theme: string, onGrow?: () => void}} props */
-function One({ output, theme, onGrow }) {
+/** @param {{output: Output, theme: string, widgets?: any, onGrow?: () => void}} props */
+function One({ output, theme, widgets, onGrow }) {
   const [chosen, choose] = useState("");
   if (output.kind === "stream")
     return html`<${Framed} takes=${{ text: () => plain(output.text), name: `${output.name}.txt` }}>
@@ -83,25 +83,27 @@ function One({ output, theme, onGrow }) {
     <//>`;
   const said = remark(output.data);
   if (said) return html`<p class="out-note">${said}</p>`;
-  const known = forms(output.data);
+  const known = forms(output.data, widgets !== undefined);
   const form = known.find(({ mime }) => mime === chosen) || known[0];
   if (form === undefined) return html`<${Unknown} data=${output.data} />`;
   const { mime, way } = form;
+  const taken = way === "widget" ? "text/plain" : mime;
   const takes = {
-    mime,
-    text: () => textOf(output.data[mime]),
+    mime: taken,
+    text: () => textOf(output.data[taken] ?? ""),
     picture: way === "picture" ? () => pictureOf(mime, output.data[mime]) : undefined,
-    name: `output.${ending(mime)}`,
+    name: `output.${ending(taken)}`,
   };
   return html`<${Framed} takes=${takes} known=${known} chosen=${mime} onChoose=${choose}>
-    <${Drawn} key=${mime} form=${form} output=${output} theme=${theme} onGrow=${onGrow} />
+    <${Drawn} key=${mime} form=${form} output=${output} theme=${theme} widgets=${widgets} onGrow=${onGrow} />
   <//>`;
 }
 
 /**
- * @param {{form: {mime: string, way: string, name: string}, output: any, theme: string, onGrow?: () => void}} props
+ * @param {{form: {mime: string, way: string, name: string}, output: any, theme: string, widgets?: any,
+ *   onGrow?: () => void}} props
  */
-function Drawn({ form: { mime, way, name }, output, theme, onGrow }) {
+function Drawn({ form: { mime, way, name }, output, theme, widgets, onGrow }) {
   const value = output.data[mime];
   const metadata = output.metadata || {};
   const text = output.data["text/plain"];
@@ -110,11 +112,26 @@ function Drawn({ form: { mime, way, name }, output, theme, onGrow }) {
       return html`<${Picture} mime=${mime} value=${value} metadata=${metadata} alt=${described(text)} onGrow=${onGrow} />`;
     case "tree":
       return html`<${Tree} value=${value} />`;
+    case "widget":
+      return html`<${Later} mime=${mime} value=${value} about=${output} name=${name} theme=${theme} widgets=${widgets} onGrow=${onGrow} />`;
     case "frame":
       return html`<${Rich} mime=${mime} value=${value} metadata=${metadata} about=${output} name=${name} theme=${theme} onGrow=${onGrow} />`;
     default:
       return html`<${Text} text=${textOf(value)} label="Result" />`;
   }
+}
+
+/**
+ * A widget, once there is what draws it. Until then, and where that is not to be, it is in its next best form.
+ * @param {any} props
+ */
+function Later({ widgets, ...drawn }) {
+  const [Widget, load] = useState(/** @type {any} */ (null));
+  useEffect(() => void import("./widget.js").then((module) => load(() => module.Widget), () => undefined), []);
+  const { data } = drawn.about;
+  const [form] = forms(data);
+  const instead = form && html`<${Drawn} form=${form} output=${drawn.about} theme=${drawn.theme} onGrow=${drawn.onGrow} />`;
+  return Widget ? html`<${Widget} ...${drawn} widgets=${widgets} instead=${instead} />` : instead;
 }
 
 /** Characters of what is told of a picture. */

@@ -13,6 +13,8 @@ import { watch } from "./guard.js";
 import { useNear } from "./near.js";
 import { copyText } from "./taking.js";
 
+/** @typedef {{begin: (send: (message: object) => void) => object, hear: (sent: any) => void, end: () => void}} Channel */
+
 const FRAME = new URL("../frame.html", import.meta.url);
 const FIRST_HEIGHT = 60;
 const LONGEST_LINK = 2000;
@@ -43,9 +45,9 @@ const heights = new WeakMap();
 
 /**
  * @param {{mime: string, value: unknown, metadata: Record<string, any>, about: object, name: string, theme: string,
- *   onGrow?: () => void}} props  `about`: the output itself
+ *   onGrow?: () => void, channel?: Channel}} props  `about`: the output itself; `channel`: to what it is a view of
  */
-export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
+export function Rich({ mime, value, metadata, about, name, theme, onGrow, channel }) {
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   const near = useNear(place);
   const [height, setHeight] = useState(heights.get(about) || FIRST_HEIGHT);
@@ -86,7 +88,7 @@ export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
       : withheld
         ? html`<${Note} text=${WITHHELD} action="Draw such outputs" onAction=${() => (unsealed.value = true)} />`
         : html`<div class="out-place" style=${{ height: `${height}px` }}>
-            ${near && !resting && html`<${Frame} wanted=${{ mime, value, metadata, theme }} name=${name} heard=${heard} />`}
+            ${near && !resting && html`<${Frame} wanted=${{ mime, value, metadata, theme }} name=${name} heard=${heard} channel=${channel} />`}
           </div>`}
     ${link && html`<${Link} key=${link} url=${link} onDone=${() => setLink("")} />`}
   </div>`;
@@ -95,15 +97,16 @@ export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
 /**
  * @param {{wanted: {mime: string, value: unknown, metadata: any, theme: string}, name: string,
  *   heard: {onHeight: (height: number) => void, onStop: (why: string) => void, onLink: (url: string) => void,
- *   free: () => boolean, onTake: () => void}}} props
+ *   free: () => boolean, onTake: () => void}, channel?: Channel}} props
  */
-function Frame({ wanted, name, heard }) {
+function Frame({ wanted, name, heard, channel }) {
   const element = useRef(/** @type {HTMLIFrameElement | null} */ (null));
   const now = useRef({ wanted, heard });
   now.current = { wanted, heard };
   const begun = useRef(false);
   // To nobody but this frame; its origin has no name.
   const send = (/** @type {object} */ message) => element.current?.contentWindow?.postMessage(message, "*");
+  const draw = () => send({ draw: { ...now.current.wanted, widgets: channel?.begin(send) } });
 
   useLayoutEffect(() => {
     const begin = () => {
@@ -112,10 +115,10 @@ function Frame({ wanted, name, heard }) {
       if (sealed.value === null) send({ probe: true });
       else if (sealed.value || unsealed.value) {
         begun.current = true;
-        send({ draw: now.current.wanted });
+        draw();
       }
     };
-    return watch({
+    const stop = watch({
       element: () => element.current,
       onReady: begin,
       onSealed: (told) => {
@@ -127,11 +130,16 @@ function Frame({ wanted, name, heard }) {
       free: () => now.current.heard.free(),
       onTake: () => now.current.heard.onTake(),
       onLink: (url) => now.current.heard.onLink(url),
+      onWidget: (sent) => channel?.hear(sent),
     });
+    return () => {
+      stop();
+      channel?.end();
+    };
   }, []);
   const { mime, value, theme } = wanted;
   useEffect(() => {
-    if (begun.current) send({ draw: now.current.wanted });
+    if (begun.current) draw();
   }, [mime, value]);
   useEffect(() => {
     if (begun.current) send({ theme });

@@ -4,5 +4,6 @@ window.RENDERERS = {
   "katex": "katex-0.19.1-e494c5e2/katex.js",
   "vega": "vega-6.4.0-aecd4147/vega.js",
   "plotly": "plotly-3.7.0-4d0480bf/plotly.js",
+  "widgets": "widgets-5.0.13-58e3e374/widgets.js",
   "plotly-maps": "plotly-maps-3.7.0-72ba8547/plotly-maps.js"
 };
