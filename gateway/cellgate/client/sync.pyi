@@ -94,13 +94,15 @@ class SyncGateway:
         *,
         state: str | None = None,
         search: str | None = None,
+        cells: bool = False,
         newest: bool = False,
         usage: bool = False,
     ) -> Generator[SessionModel]:
         """Yield all sessions of this principal, ended ones included, in the order in which they were created.
 
         `state` selects those in one state, ``live`` all that have not ended; `search` those whose key or
-        title has this text. `newest`: the last ones first. `usage`: with `memory`, `cpu` and `executions`.
+        title has this text, and with `cells` also those whose cells have it in their code or outputs.
+        `newest`: the last ones first. `usage`: with `memory`, `cpu` and `executions`.
         """
 
     def delete_session(self, session: str) -> None:

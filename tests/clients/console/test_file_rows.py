@@ -16,8 +16,8 @@ WRITE = """
 import pandas as pd
 table = pd.DataFrame({
     "city": ["Oslo", "Łódź", None], "height": [23.0, None, 7.5], "count": [1, 2**40, -3],
-    "day": pd.to_datetime(["2026-01-02", None, "2026-01-04 05:06:07"], format="ISO8601"), "wet": [True, False, None],
-    "tags": [["a", "b"], [], None], "long": ["x" * 500, "", "y"]})
+    "day": pd.to_datetime(["2026-01-02", None, "2026-01-04 05:06:07"], format="ISO8601"),
+    "wet": [True, False, None], "tags": [["a", "b"], [], None], "long": ["x" * 500, "", "y"]})
 for codec in ("snappy", "gzip", "zstd", "lz4", None):
     table.to_parquet(f"{codec}.parquet", compression=codec)
 pd.DataFrame({f"c{i}": range(100_000) for i in range(120)}).to_parquet("large.parquet")
