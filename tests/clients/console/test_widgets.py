@@ -77,15 +77,15 @@ def test_a_bar_moves_while_its_cell_runs(page: Any, console: GatewayProcess) -> 
 
 
 def test_a_page_that_comes_later_shows_the_last_state(page: Any, console: GatewayProcess) -> None:
-    opened_at(page, console, "later")
-    console.execute("later", FORM)
-    console.execute("later", "slider.value = 8")
+    opened_at(page, console, "widgets-later")
+    console.execute("widgets-later", FORM)
+    console.execute("widgets-later", "slider.value = 8")
     page.reload()
     slider = framed(page).get_by_role("slider", name="Year")
     expect(slider).to_have_attribute("aria-valuenow", "8.0")
     expect(framed(page).get_by_label("Wide")).to_be_checked()
     expect(framed(page).locator("b")).to_have_text("bold")
-    console.execute("later", "slider.value = 9\nslider.max = 20\nbox.children += (w.Label('more'),)")
+    console.execute("widgets-later", "slider.value = 9\nslider.max = 20\nbox.children += (w.Label('more'),)")
     expect(slider).to_have_attribute("aria-valuenow", "9.0")
     expect(slider).to_have_attribute("aria-valuemax", "20.0")
     expect(framed(page).get_by_text("more", exact=True)).to_be_visible()
@@ -103,9 +103,9 @@ def test_what_a_widget_closes_goes(page: Any, console: GatewayProcess) -> None:
 
 
 def test_a_bar_that_does_not_stay_goes(page: Any, console: GatewayProcess) -> None:
-    opened_at(page, console, "gone")
-    console.execute("gone", "from tqdm.auto import tqdm\nfor _ in tqdm(range(2), leave=False): pass")
-    console.execute("gone", "print('end')")
+    opened_at(page, console, "widgets-closed")
+    console.execute("widgets-closed", "from tqdm.auto import tqdm\nfor _ in tqdm(range(2), leave=False): pass")
+    console.execute("widgets-closed", "print('end')")
     expect(cells(page).nth(1)).to_contain_text("end")
     expect(page.locator("iframe.out-frame")).to_have_count(0)
     page.reload()
@@ -115,8 +115,8 @@ def test_a_bar_that_does_not_stay_goes(page: Any, console: GatewayProcess) -> No
 
 
 def test_an_output_widget_shows_its_outputs_in_its_place(page: Any, console: GatewayProcess) -> None:
-    opened_at(page, console, "within")
-    console.execute("within", NESTED)
+    opened_at(page, console, "widgets-within")
+    console.execute("widgets-within", NESTED)
     shown = framed(page).locator(".widget-output")
     expect(shown.locator("pre").first).to_have_text("printed within\n")
     expect(shown.locator("input")).to_have_value("inner")
@@ -140,9 +140,9 @@ def test_a_widget_of_another_package_is_text_and_a_sentence(page: Any, console: 
 
 
 def test_an_ended_session_says_why_nothing_can_be_moved(page: Any, console: GatewayProcess) -> None:
-    opened_at(page, console, "over")
-    console.execute("over", FORM)
-    assert console.request("DELETE", "/v1/sessions/over").status == 204
+    opened_at(page, console, "widgets-over")
+    console.execute("widgets-over", FORM)
+    assert console.request("DELETE", "/v1/sessions/widgets-over").status == 204
     expect(
         cells(page).first.get_by_text("The session has ended: its controls show their last state")
     ).to_be_visible()
@@ -270,17 +270,17 @@ def test_a_text_and_a_choice_reach_the_kernel(page: Any, console: GatewayProcess
 
 
 def test_a_move_waits_for_the_end_of_a_cell(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
-    opened_at(page, console, "waits")
-    console.execute("waits", INTERACT)
+    opened_at(page, console, "widgets-waits")
+    console.execute("widgets-waits", INTERACT)
     slider = framed(page).get_by_role("slider", name="Year")
-    console.submit("waits", WAIT)
+    console.submit("widgets-waits", WAIT)
     cell = cells(page).nth(1)
     expect(cell.locator(".cell-status")).to_have_text("running")
     slider.focus()
     page.keyboard.press("End")
     expect(slider).to_have_attribute("aria-valuenow", "10.0")
     expect(cells(page).first.get_by_text("It waits for the end of the cell that runs.")).to_be_visible()
-    (console.workspace("waits") / "go").touch()
+    (console.workspace("widgets-waits") / "go").touch()
     ended(cell)
     expect(framed(page).locator(".widget-output pre")).to_have_text("year 10\n")
     expect(cells(page).first.get_by_text("It waits for")).to_have_count(0)
@@ -289,14 +289,14 @@ def test_a_move_waits_for_the_end_of_a_cell(page: Any, console: GatewayProcess, 
 
 
 def test_long_work_can_be_interrupted(page: Any, console: GatewayProcess) -> None:
-    opened_at(page, console, "long")
-    console.execute("long", f"import time\n{PRESSED}\nbutton.on_click(lambda _: time.sleep(600))")
+    opened_at(page, console, "widgets-long")
+    console.execute("widgets-long", f"import time\n{PRESSED}\nbutton.on_click(lambda _: time.sleep(600))")
     cell = cells(page).first
     framed(page).get_by_role("button", name="Press").click()
     expect(cell.get_by_text("The kernel works on it")).to_be_visible()
     cell.get_by_role("button", name="Interrupt").click()
     expect(cell.get_by_text("The kernel works on it")).to_have_count(0)
-    assert told(console, "long", "1 + 1") == "2"
+    assert told(console, "widgets-long", "1 + 1") == "2"
 
 
 def test_a_restarted_kernel_s_widgets_can_not_be_moved(

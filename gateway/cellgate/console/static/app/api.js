@@ -141,6 +141,12 @@ export const api = {
     return (await request(path, { method: "HEAD" })).headers.get("ETag");
   },
 
+  /** A file as it was at one moment, with its ETag. @param {string} path */
+  async file(path) {
+    const answer = await request(path, {});
+    return { blob: await answer.blob(), tag: answer.headers.get("ETag") };
+  },
+
   /** @param {string} path @param {{signal?: AbortSignal}} [options] */
   async blob(path, options = {}) {
     return (await request(path, { signal: options.signal })).blob();

@@ -3,7 +3,6 @@
  */
 
 import { api, askNow, base, connection, owner, signedIn } from "./api.js";
-import { Help } from "./help.js";
 import { keepFocus } from "./kept_focus.js";
 import { leave, may, me, meet, seesUsers } from "./me.js";
 import { go, route } from "./router.js";
@@ -119,6 +118,12 @@ function Lost() {
 function Gateway() {
   const module = useModule(() => import("../operator/operator.js"));
   return html`<main class="view" id="main" tabindex="0">${module ? html`<${module.Operator} />` : html`<${Spinner} />`}</main>`;
+}
+
+/** The list of keys. @param {{onClose: () => void}} props */
+function Help({ onClose }) {
+  const module = useModule(() => import("./help.js"));
+  return module ? html`<${module.Help} onClose=${onClose} />` : null;
 }
 
 function Users() {

@@ -76,12 +76,11 @@ export class NotebookDocument {
 
   async #read() {
     const address = fileOf(this.log, this.path);
-    const blob = await api.blob(address);
+    const { blob, tag } = await api.file(address);
     if (blob.size > MOST_BYTES) throw new Error("The file is too large to be opened here.");
-    const tag = this.target === this.path ? await api.tag(address) : null;
     const { cells, metadata } = read(this.path, await blob.text());
     this.metadata = metadata;
-    this.tag = tag;
+    this.tag = this.target === this.path ? tag : null;
     this.list = cells;
     this.draw();
     this.saving.value = "saved";
