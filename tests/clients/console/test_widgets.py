@@ -103,9 +103,9 @@ def test_what_a_widget_closes_goes(page: Any, console: GatewayProcess) -> None:
 
 
 def test_a_bar_that_does_not_stay_goes(page: Any, console: GatewayProcess) -> None:
-    opened_at(page, console, "widgets-closed")
-    console.execute("widgets-closed", "from tqdm.auto import tqdm\nfor _ in tqdm(range(2), leave=False): pass")
-    console.execute("widgets-closed", "print('end')")
+    opened_at(page, console, "bar-closed")
+    console.execute("bar-closed", "from tqdm.auto import tqdm\nfor _ in tqdm(range(2), leave=False): pass")
+    console.execute("bar-closed", "print('end')")
     expect(cells(page).nth(1)).to_contain_text("end")
     expect(page.locator("iframe.out-frame")).to_have_count(0)
     page.reload()
