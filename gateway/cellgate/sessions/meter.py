@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.tasks import Supervisor, outcome
@@ -40,20 +40,31 @@ class KernelMeter:
         self.measured_at = -math.inf
         """When the last measurement began, by the loop's clock."""
 
-    async def look(self) -> None:
-        """Return when the values of `of` are at most a moment old. Concurrent calls share one measurement."""
-        if self._time() < self._good_until:
-            return
-        if self._looking is None:
-            self._looking = self._tasks.share(self._renew(), "memory of kernels")
-            self._looking.add_done_callback(self._looked)
-        await outcome(self._looking, GatewayFault)
+    async def look(self, kernels: Iterable[Kernel | None] = ()) -> None:
+        """Return when the values of `of` are at most a moment old. Concurrent calls share one measurement.
+
+        Those of `kernels` that have begun since the last measurement are measured by themselves.
+        """
+        if self._time() >= self._good_until:
+            if self._looking is None:
+                self._looking = self._tasks.share(self._renew(), "memory of kernels")
+                self._looking.add_done_callback(self._looked)
+            await outcome(self._looking, GatewayFault)
+        await self._add(kernels)
 
     async def look_later(self, moment: float) -> None:
         """Return when there is a measurement that began after this moment of the loop's clock."""
         while self.measured_at <= moment:
             await asyncio.sleep(max(0.0, self._good_until - self._time()))
             await self.look()
+
+    async def _add(self, kernels: Iterable[Kernel | None]) -> None:
+        """Measure those kernels that the last measurement does not have."""
+        asked = {each.process for each in kernels if each is not None and each.process is not None}
+        new = [each for each in self._processes() if each in asked and each not in self._found]
+        if new:
+            found = await self._lane.run(self._look, new)
+            self._found = {**self._found, **dict(zip(new, found, strict=True))}
 
     def _looked(self, _: object) -> None:
         self._looking = None

@@ -282,9 +282,9 @@ class Archive:
         self, models: Sequence[SessionModel], rows: Sequence[SessionRow]
     ) -> list[SessionModel]:
         """Return the models with their kernels' use of resources, and the sessions' numbers of executions."""
-        if self.meter is not None:
-            await self.meter.look()
         sessions = {row.id: self._manager.get(row.principal, row.key) for row in rows}
+        if self.meter is not None:
+            await self.meter.look(session.kernel for session in sessions.values() if session is not None)
         ended = [each for each, session in sessions.items() if session is None]
         counts = await self._journal.reads.execution_counts(ended) if ended else {}
         told = []

@@ -65,6 +65,38 @@ def test_one_look_is_for_all_and_is_good_for_a_while() -> None:
         loop.run_until_complete(work())
 
 
+def test_a_kernel_that_is_younger_than_the_last_look_is_looked_at_by_itself() -> None:
+    looks: list[list[int]] = []
+
+    def look(processes: Sequence[int]) -> list[MemoryUse]:
+        looks.append(list(processes))
+        return [MemoryUse(process, len(looks)) for process in processes]
+
+    with virtual_time() as loop:
+        processes = [5]
+        lane = Direct()
+
+        async def work() -> None:
+            meter = KernelMeter(lambda: processes, cast(Any, lane), look)
+            await meter.look([kernel(5)])
+            processes.append(6)
+            await meter.look([kernel(5), kernel(6), kernel(7), kernel(None), None])
+            await meter.look([kernel(6)])
+            assert looks == [[5], [6]]
+            assert (meter.of(kernel(5)), meter.of(kernel(6))) == (MemoryUse(5, 1), MemoryUse(6, 2))
+            assert meter.of(kernel(7)) is None
+            lane.seconds = 0.1
+            await asyncio.sleep(GOOD_FOR)
+            looking = asyncio.ensure_future(meter.look())
+            await asyncio.sleep(0.05)
+            processes.append(8)
+            await meter.look([kernel(8)])
+            await looking
+            assert looks[2:] == [[5, 6], [8]], "one that began while a look was made is not in it"
+
+        loop.run_until_complete(work())
+
+
 def test_a_look_that_is_later_waits_until_the_last_one_is_good_no_longer() -> None:
     looks: list[float] = []
 
