@@ -120,6 +120,8 @@ class CommMessage:
             self._take(message)
 
     def _take(self, message: Message) -> None:
+        if not self._left:
+            return
         text = strip_ansi(_text(message))[: self._left]
         self._left -= len(text)
         self._texts.append(text)

@@ -266,6 +266,13 @@ def test_what_is_no_notebook_is_told(page: Any, console: GatewayProcess, text: s
     assert console.get("/v1/sessions/no-notebook/files/a.ipynb").body.decode() == text
 
 
+def test_a_file_that_is_too_large_is_not_read(page: Any, console: GatewayProcess) -> None:
+    console.execute("huge", "open('a.ipynb', 'wb').truncate(33 * 1024 * 1024)")
+    show(page, "huge")
+    tab(page, "Files").get_by_role("link", name="a.ipynb").click()
+    expect(page.get_by_role("alert").filter(has_text="too large to be opened here")).to_be_visible()
+
+
 def test_a_script_is_saved_as_a_notebook_beside_it(page: Any, console: GatewayProcess) -> None:
     put(console, "beside", "a.ipynb", NOTEBOOK)
     opened(page, console, "beside", "a.py", "x = 1")
@@ -283,6 +290,7 @@ def test_a_script_is_saved_as_a_notebook_beside_it(page: Any, console: GatewayPr
 def test_what_others_wrote_is_not_written_over(page: Any, console: GatewayProcess, keeps: bool) -> None:
     session = f"others-{keeps}"
     opened(page, console, session, "a.ipynb", "")
+    expect(cell(page, 1)).to_contain_text("No code yet")
     other = {**NOTEBOOK, "cells": NOTEBOOK["cells"][:1]}  # type: ignore[index]
     put(console, session, "a.ipynb", other)
     cell(page, 1).press("Enter")

@@ -141,9 +141,13 @@ export const api = {
     return (await request(path, { method: "HEAD" })).headers.get("ETag");
   },
 
-  /** A file as it was at one moment, with its ETag. @param {string} path */
-  async file(path) {
+  /** A file as it was at one moment, with its ETag. One of more than `most` bytes is not read. @param {string} path @param {number} most */
+  async file(path, most) {
     const answer = await request(path, {});
+    if (Number(answer.headers.get("Content-Length")) > most) {
+      answer.body?.cancel().catch(() => undefined);
+      throw new Problem({ detail: "The file is too large to be opened here." });
+    }
     return { blob: await answer.blob(), tag: answer.headers.get("ETag") };
   },
 

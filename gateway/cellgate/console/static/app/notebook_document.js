@@ -76,8 +76,7 @@ export class NotebookDocument {
 
   async #read() {
     const address = fileOf(this.log, this.path);
-    const { blob, tag } = await api.file(address);
-    if (blob.size > MOST_BYTES) throw new Error("The file is too large to be opened here.");
+    const { blob, tag } = await api.file(address, MOST_BYTES);
     const { cells, metadata } = read(this.path, await blob.text());
     this.metadata = metadata;
     this.tag = this.target === this.path ? tag : null;
