@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # All public names are classes. A lookup of anything else, such as the import system's lookups of
+    # All public names but two are classes. A lookup of anything else, such as the import system's lookups of
     # submodules, must not load the client.
-    if name != "__all__" and not name[:1].isupper():
+    if name not in {"__all__", "local", "run"} and not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from cellgate import client  # noqa: PLC0415 - see above
 

@@ -39,6 +39,7 @@ from traitlets.config.loader import (
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
 from cellgate.cli.terminal.escaping import printed
+from cellgate.wire.running_file import RUNNING_BYTES, RUNNING_FILE, FoundGateway
 from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words, near_file, nearest
 from cellgate_kernels.base.regular import read_regular
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from cellgate.client.transport import Trust
 
 PREFIX = "CELLGATE"
-RUNNING_FILE = "gateway.json"
-RUNNING_BYTES = 64 * 1024
 COMPLETING = "_ARGCOMPLETE"
 """The variable by which a shell asks for completions; see ``completion_values``."""
 _VERY_MUCH = 0.7
@@ -59,16 +58,6 @@ _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 class UsageError(InvalidInput):
     """The command line, the environment or a configuration file can't be used. Exit code 2."""
-
-
-class FoundGateway(msgspec.Struct, frozen=True):
-    """The content of ``gateway.json``, written by a running gateway to its data folder for its user only."""
-
-    url: str
-    token: str
-    pid: int
-    certificate: str | None = None
-    cluster: str = ""
 
 
 def variable(alias: str) -> str:

@@ -28,6 +28,7 @@ from cellgate.client.errors import (
 )
 from cellgate.client.files import Files
 from cellgate.client.images import Image
+from cellgate.client.local import LocalGateway, LocalSession, local, run
 from cellgate.client.sync import SyncFiles, SyncGateway, SyncSession, SyncUsers
 from cellgate.client.transport import Trust
 from cellgate.client.users import Users
@@ -142,6 +143,8 @@ __all__ = [
     "Inspection",
     "InvalidInput",
     "KernelInfo",
+    "LocalGateway",
+    "LocalSession",
     "Loss",
     "Me",
     "Missing",
@@ -192,4 +195,6 @@ __all__ = [
     "Users",
     "VariableList",
     "VariableModel",
+    "local",
+    "run",
 ]

@@ -18,7 +18,8 @@ class GatewayError(CellgateError):
     """The gateway refused a request, or could not be reached (`status` 0).
 
     `reason` is the wire's stable word (``queue_full``, ``not_found``...), or ``unreachable``,
-    ``connection_lost``, ``no_answer``, ``bad_answer``. `retry_after` is in seconds, where the gateway says.
+    ``connection_lost``, ``no_answer``, ``bad_answer``, ``not_started``. `retry_after` is in
+    seconds, where the gateway says.
     """
 
     reason: str  # type: ignore[misc]  # a client's reason is the server's, known only at run time

@@ -92,6 +92,6 @@ class Owners:
 
 
 def session_in(target: str) -> str | None:
-    """Return the path of the session that a target or a location is about, below whatever prefix; or None."""
+    """Return the path of the session in a request's target or a location, without any prefix; or None."""
     _, found, rest = target.partition("?")[0].partition(_SESSIONS)
     return _SESSIONS + rest.partition("/")[0] if found else None

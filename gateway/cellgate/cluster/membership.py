@@ -77,7 +77,7 @@ class Membership:
         return membership
 
     def asked(self, **more: object) -> dict[str, object]:
-        """Return the values of statements that every node's have, and more."""
+        """Return the values that every statement of this node takes, with `more` of one statement's own."""
         lease = self.settings.lease
         return {"node": self.node, "incarnation": self.incarnation, "lease": lease, **more}
 

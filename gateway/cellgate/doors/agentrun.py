@@ -1,7 +1,8 @@
 """AgentRun's wire: a script in, its output out. https://github.com/jonathan-adly/AgentRun
 
 Each request has a fresh kernel and nothing of the ones before. What it imports is installed where the
-operator allows packages. A code that runs too long is answered by a text, as there.
+operator allows packages. A code that runs too long is answered by a text, as there, and before clients
+that wait for half a minute give up.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
 
 TIMED_OUT = "Execution timed out."
+TIMEOUT = 20.0
+"""Seconds for a script, as there."""
 
 
 class AgentRunBody(Asked, frozen=True):
@@ -38,7 +41,7 @@ class AgentRunHandler(DoorHandler):
             detail = {"loc": ["body"], "msg": error.message, "type": "value_error"}
             self.answer({"detail": [detail]}, 422)
             return
-        result = (await self.run_once(Script(body.code, installs=True))).result
+        result = (await self.run_once(Script(body.code, timeout=TIMEOUT, installs=True))).result
         if not self.disconnected:
             await self.answer_made(len(result.text), _answer, result)
 

@@ -159,7 +159,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
 
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:
-        """Keep them, and say by which names they can be had."""
+        """Keep the uploaded files, and answer the names under which clients find them."""
         placed = await self.placed()
         if placed and self._session is not None:
             key = self._session.row.key

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import mimetypes
 from collections.abc import Iterable
 
 from cellgate.doors.base import Asked, DoorHandler, Ran, Script, is_hidden, printed
@@ -24,6 +25,10 @@ TIMEOUT = 25.0
 """Seconds: less than the 30 after which Khoj begins again."""
 MOST_BYTES = 16 * 1024 * 1024
 """Of all files of an answer; those that do not fit are left out."""
+TEXTS = (".org", ".md", ".json")
+"""Suffixes that Khoj takes for text, besides those of text's own types."""
+KNOWN = (".docx", ".xlsx", ".pptx", ".odt", ".ods", ".odp", ".md", ".org")
+"""Suffixes that Python alone does not know, but Khoj's image does: Ubuntu's Python reads /etc/mime.types."""
 
 
 class TerrariumFile(Asked, frozen=True):
@@ -109,13 +114,31 @@ def _answer(ran: Ran) -> list[bytes]:
     }
     if result.status == "ok":
         told["output_files"] = [
-            {"filename": path, "b64_data": base64.b64encode(content).decode()}
+            {"filename": _readable_name(path, content), "b64_data": base64.b64encode(content).decode()}
             for path, content in ran.files.items()
         ]
     else:
         kind = result.status if result.error is None else result.error.ename
         told["error"] = {"type": kind, "message": printed(result, streams=())}
     return [*encode_in_steps(told), b"\n"]
+
+
+def _readable_name(path: str, content: bytes) -> str:
+    """Return a file's path, with ``.bin`` appended if Khoj would fail on the file by its own name.
+
+    Khoj gives up a whole answer with a file whose type Python does not know, or with a text that is not UTF-8
+    (its ``execute_terrarium``).
+    """
+    # Without the lists of this machine: they are not those of Khoj's.
+    kind, _ = mimetypes.MimeTypes().guess_type(path)
+    if kind is None and not path.endswith(KNOWN):
+        return f"{path}.bin"
+    if path.endswith(TEXTS) or (kind is not None and kind.startswith("text/")):
+        try:
+            content.decode()
+        except UnicodeDecodeError:
+            return f"{path}.bin"
+    return path
 
 
 def _bytes(file: TerrariumFile) -> bytes:

@@ -346,7 +346,7 @@ class ExecutionRun:
         _delay_output(self, kernel)
 
     def _note_sent(self) -> None:
-        """Take the loss that the first cell after it announces."""
+        """Take the kernel's loss, if this cell is the first one after it and so announces it."""
         self.machine.sent()
         if self.host is not None:
             self.loss = self.host.take_loss()

@@ -38,7 +38,7 @@ class _Metadata(ToolMetadata):  # type: ignore[misc]  # has no type without llam
 
     @property
     def fn_schema_str(self) -> str:
-        """The same as JSON, as agents that only write text are told of it."""
+        """The schema as JSON, for agents that read the description of a tool as text."""
         return json.dumps(self._parameters)
 
 

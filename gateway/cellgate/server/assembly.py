@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from cellgate.wire.running_file import RUNNING_FILE
 from cellgate.cluster.nodes import Load
 from cellgate.doors.table import recover_doors
 from cellgate.errors import not_written
@@ -53,7 +54,6 @@ from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels.base.threads import ThreadLanes
 from cellgate_kernels.engine.sweep import sweep
 
-RUNNING_FILE = "gateway.json"
 SWEEP_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
 

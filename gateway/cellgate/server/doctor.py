@@ -237,7 +237,7 @@ def find_memory() -> Diagnosis:
 
 
 def find_swap(swaps: str) -> Diagnosis:
-    """Swap, from the text of /proc/swaps (proc(5))."""
+    """Return the diagnosis of swap, from the text of /proc/swaps (proc(5))."""
     kib = 0
     for line in swaps.splitlines()[1:]:
         words = line.split()

@@ -66,7 +66,7 @@ def open_front(
     texts: Lane,
     hop: Hop | None,
 ) -> Front:
-    """Open what clients meet but for the listeners. Raises StorageError. `texts`: threads that read files."""
+    """Open the front, without its listeners. Raises StorageError. `texts`: threads that read files."""
     front = settings.front
     return Front(
         version=settings.version,

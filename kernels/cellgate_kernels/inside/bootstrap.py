@@ -724,6 +724,8 @@ def kernel_with_late_debugger():
                 ipkernel.sys = sys
             # What IPython says of sys.exit() is for people at a terminal.
             warnings.filterwarnings("ignore", "To exit: use", UserWarning, r"IPython\.")
+            # The environments keep it for older programs; some read what a cell that imports it prints.
+            warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning)
             # If the shell was made before:
             self.shell.parent = self
             self.shell.kernel = self

@@ -609,7 +609,7 @@ class Branch:
         loop._csock.close()
 
     def enter_main_loop(self):
-        """Enter the same loop, with its tasks and timers, on an epoll of its own."""
+        """Run the child's copy of the loop, with its tasks and timers, on an epoll of the child's own."""
         loop = self.branching.loop
         loop._selector = selectors.DefaultSelector()
         loop._internal_fds -= 1

@@ -63,7 +63,10 @@ class Held:
     # ---- in the held process
 
     def settle(self, word):
-        """Prepare to wait; `word` is the pipe for the first word, which stays open."""
+        """Prepare the process to be held: cut its connections, and note its files and its unnamed memory.
+
+        `word`: the pipe for the first word to the gateway, which stays open.
+        """
         with suppress(OSError):
             self.folder = os.getcwd()  # noqa: PTH109
         opened = {
@@ -115,9 +118,9 @@ class Held:
                     self.files.append((number, path, os.lseek(number, 0, os.SEEK_CUR)))
 
     def serve(self, path, word):
-        """Wait for orders. Returns only in a kernel that is to be made: its order, and a pipe for its word.
+        """Wait for the gateway's orders. Return only in a new kernel: its order, and the pipe for its word.
 
-        `path`: where the gateway comes to. `word`: the pipe for the word that it can come.
+        `path`: the socket to which the gateway connects. `word`: the pipe that tells the gateway when it can.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(path)

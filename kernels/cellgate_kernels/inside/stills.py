@@ -141,13 +141,13 @@ class Stills:
         os.register_at_fork(after_in_child=self.let_go)
 
     def begin_cell(self):
-        """Begin to count anew."""
+        """Reset the number of stills and the time that they took, for a new cell."""
         self.in_cell = True
         self.drawn = 0
         self.seconds = 0.0
 
     def end_cell(self):
-        """End what draws. A thread that waits for it is told so at once."""
+        """End the drawing programs. A thread that waits for one of them returns at once."""
         self.in_cell = False
         for drawing in list(self.drawings.values()):
             drawing.process.kill()

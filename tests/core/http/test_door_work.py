@@ -115,3 +115,20 @@ async def test_large_files_of_terrarium_are_read_and_written_in_a_thread(
     answer = await answered(Returned, body)
     assert json.loads(answer.text)["output_files"] == [{"filename": "a", "b64_data": data}]
     assert [thread == threading.get_ident() for thread in watched.threads] == [here, here]
+
+
+@pytest.mark.parametrize(
+    ("handler", "seconds"), [(agentrun.AgentRunHandler, 20), (TerrariumHandler, 25)], ids=["AgentRun", "Khoj"]
+)
+async def test_a_script_ends_before_its_client_gives_up(
+    monkeypatch: pytest.MonkeyPatch, handler: type[DoorHandler], seconds: float
+) -> None:
+    asked: list[Script] = []
+
+    async def run_once(_: DoorHandler, script: Script) -> Ran:
+        asked.append(script)
+        return Ran(Result(session="s", execution="e", status="timeout"), {})
+
+    monkeypatch.setattr(handler, "run_once", run_once)
+    await answered(handler, {"code": "1"})
+    assert [script.timeout for script in asked] == [seconds]

@@ -204,6 +204,21 @@ len(text)
     assert made == {"made.txt": b"GIVEN", "sub/plot.png": b"1"}
 
 
+def test_terrarium_names_files_so_that_khoj_can_read_them(gateway: GatewayProcess) -> None:
+    """Khoj's client asks Python's mimetypes for the type of each, without looking whether there is one."""
+    code = """
+for name in ("plot.png", "data.parquet", "Makefile", "logs.gz", "sheet.xlsx", "readme.md", "umlaut.md"):
+    open(name, "w").write("x")
+open("latin.txt", "wb").write(b"\\xfc")
+open("umlaut.md", "wb").write(b"\\xfc")
+"""
+    ran = khoj(gateway, code)
+    assert {each["filename"] for each in ran["output_files"]} == {
+        *("plot.png", "data.parquet.bin", "Makefile.bin", "logs.gz.bin", "sheet.xlsx", "readme.md"),
+        *("latin.txt.bin", "umlaut.md.bin"),
+    }
+
+
 def test_terrarium_tells_a_failure(gateway: GatewayProcess, hasty: GatewayProcess) -> None:
     ran = khoj(gateway, "print('before')\nopen('made.txt', 'w').write('x')\n1/0")
     assert (ran["success"], ran["std_out"], ran["error"]["type"]) == (False, "before\n", "ZeroDivisionError")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cellgate.cli.base import FoundGateway
 from cellgate.client import Gateway, GatewayError
+from cellgate.wire.running_file import FoundGateway
 from cellgate.client.transport import SYSTEM_TRUST, Trust
 from cellgate.server.doctor import Diagnosis, Grade
 from cellgate_kernels.base.errors import InvalidInput

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellgate.cli.base import RUNNING_FILE, users_folder
+from cellgate.cli.base import users_folder
+from cellgate.wire.running_file import RUNNING_FILE
 from cellgate.record.store.opening import record_address
 
 if TYPE_CHECKING:

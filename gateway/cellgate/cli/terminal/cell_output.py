@@ -69,7 +69,7 @@ class TerminalCellOutput:
         self._at_start = True
 
     def guarded(self, text: str) -> str:
-        """`text`, filtered, to be shown by the caller."""
+        """Return `text` without control sequences that a terminal must not get, for the caller to show."""
         return self._guard.feed(text)
 
     def end(self, finished: Finished) -> None:

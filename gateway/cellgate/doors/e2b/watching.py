@@ -98,7 +98,7 @@ class WatchingHandler(SandboxHandler):
         watch: FolderWatch,
         found: Sequence[FolderChange],
     ) -> list[bytes]:
-        """Return what `make` tells of changes: in a thread if there are many."""
+        """Return the messages that `make` builds from changes; in a thread if there are many changes."""
         if len(found) > FEW:
             return await self.services.storage.lanes.texts.run(make, watch, found)
         return make(watch, found)

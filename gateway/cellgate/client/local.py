@@ -1,0 +1,264 @@
+"""A gateway of the program's own: `run` a cell, or work in a `local` session, with no server to start before.
+
+The gateway is a process beside the program's, which ends with it. This module starts and ends it and makes
+clients of it; ``cellgate.cli.serve.attached`` is what runs there, known by its name alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Unpack
+
+import msgspec
+
+from cellgate.client.api import Gateway, Session
+from cellgate.client.errors import GatewayError
+from cellgate.client.sync import SyncGateway, SyncSession
+from cellgate.client.values import Result
+from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate.wire.running_file import RUNNING_BYTES, RUNNING_FILE, FoundGateway
+from cellgate_kernels.base.regular import read_regular
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+_LOOK_SECONDS = 0.02
+_MOST_OF_LOG = 4096
+_OPTIONS = ("--ip", "127.0.0.1", "--port", "0", "--pool-size", "1")
+_NOT_ISOLATED = (
+    "Kernels are not isolated here: code can read and change all your files. `cellgate doctor` says what is"
+    " missing for sandboxes"
+)
+
+
+class LocalGateway:
+    """A gateway that this program starts for itself, and ends.
+
+    As a context manager it is a client: a `SyncGateway` with ``with``, a `Gateway` with ``async with``. The
+    gateway serves only this machine, with a token that only this program has. Kernels run in sandboxes where
+    bubblewrap works; if there is no isolation, a `RuntimeWarning` says so. It ends with the block, and with
+    the program in any case, even one that is killed.
+
+    `options`: options of ``cellgate serve``, such as ``["--allow-package", "polars"]``; settings of the
+    environment and of configuration files don't count. `data_dir`: the folder of its record; by default a
+    temporary one, which is removed at its end.
+    """
+
+    def __init__(self, options: Sequence[str] = (), *, data_dir: Path | str | None = None) -> None:
+        self._options = tuple(options)
+        self._data_dir = data_dir
+        self._starting = threading.Lock()
+        self._server: _Server | None = None
+        self._client: SyncGateway | None = None
+
+    def __repr__(self) -> str:
+        server = self._server
+        return f"LocalGateway({'not started' if server is None else server.url!r})"
+
+    def start(self) -> SyncGateway:
+        """Start the gateway unless it runs, and return its client. Blocks; takes about a second.
+
+        Raises GatewayError, `not_started`, with the gateway's own words.
+        """
+        with self._starting:
+            if self._client is None or self._server is None or not self._server.runs:
+                self._close()
+                self._server = _Server.start(self._options, self._data_dir)
+                self._client = Gateway.sync(self._server.url, self._server.token)
+                if self._client.info().isolation == "none":
+                    warnings.warn(_NOT_ISOLATED, RuntimeWarning, stacklevel=2)
+            return self._client
+
+    async def connect(self) -> Gateway:
+        """Return a client without blocking methods, as `start` returns one with them."""
+        await asyncio.to_thread(self.start)
+        server = self._server
+        assert server is not None
+        return Gateway(server.url, server.token)
+
+    def close(self) -> None:
+        """End the gateway and all its sessions. Blocks. It may be started again."""
+        with self._starting:
+            self._close()
+
+    def _close(self) -> None:
+        client, server = self._client, self._server
+        self._client = self._server = None
+        if client is not None:
+            client.close()
+        if server is not None:
+            server.end()
+
+    def __enter__(self) -> SyncGateway:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Gateway:
+        return await self.connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+class _Server:
+    """The process of a gateway, and its temporary folder."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, token: str) -> None:
+        self._process = process
+        self.url = ""
+        self.token = token
+        self.end = weakref.finalize(self, _end, process, folder, os.getpid())
+        """End the process and remove the folder, now or at the program's exit. Blocks. Idempotent."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    @classmethod
+    def start(cls, options: Sequence[str], data_dir: Path | str | None) -> _Server:
+        """Start the process, and return once it serves. Raises GatewayError."""
+        folder = Path(tempfile.mkdtemp(prefix="cellgate-local-"))
+        data = folder / "data" if data_dir is None else Path(data_dir).expanduser().absolute()
+        settings, log = folder / "settings.json", folder / "log"
+        settings.write_text("{}")
+        token = secrets.token_urlsafe(24)
+        given = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
+        program = (sys.executable, "-m", "cellgate.cli.serve.attached", str(folder))
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                (*program, *_OPTIONS, *options, "--config", str(settings), "--data-dir", str(data)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=file,
+                env=given | {"CELLGATE_TOKEN": token},
+                # Ctrl-C in a terminal is the program's, which interrupts its cell with it.
+                start_new_session=True,
+            )
+        server = cls(process, folder, token)
+        try:
+            server.url = _served(process, data / RUNNING_FILE)
+        except BaseException as error:
+            words = _last_words(log)
+            server.end()
+            if isinstance(error, TimeoutError):
+                why = words or f"it did not serve within {_START_SECONDS:g} seconds"
+                raise GatewayError(0, "not_started", f"The gateway did not start: {why}") from None
+            raise
+        return server
+
+
+def _served(process: subprocess.Popen[bytes], path: Path) -> str:
+    """Return the URL at which `process` serves, once it serves. Raises TimeoutError, also if it has ended."""
+    latest = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < latest:
+        try:
+            found = msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=FoundGateway)
+        except FileNotFoundError:
+            found = None
+        # One that was killed may have left its own in a folder that the caller named.
+        if found is not None and found.pid == process.pid:
+            return found.url
+        time.sleep(_LOOK_SECONDS)
+    raise TimeoutError
+
+
+def _last_words(log: Path) -> str:
+    """Return the last line that the gateway wrote to its log, without the program's name."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_OF_LOG))
+        lines = file.read(_MOST_OF_LOG).decode(errors="replace").split("\n")
+    return next((line.removeprefix("cellgate: ") for line in reversed(lines) if line.strip()), "")
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+    if os.getpid() != owner:
+        # A fork of the program ends; the gateway is the program's.
+        return
+    pipe: IO[bytes] | None = process.stdin
+    assert pipe is not None
+    pipe.close()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _gateway_of(process: int) -> LocalGateway:  # noqa: ARG001 - a fork has no threads of its parent's client
+    """Return the gateway of the process with this id, which `run` and `local` share."""
+    return LocalGateway()
+
+
+class LocalSession:
+    """A session of this program's own gateway, for ``with`` and for ``async with``; made by `local`."""
+
+    def __init__(self, name: str | None, *, keep: bool | None, options: SessionKeywords) -> None:
+        self._name = name
+        self._keep = keep
+        self._options = options
+        self._blocking: SyncSession | None = None
+        self._session: Session | None = None
+
+    def __enter__(self) -> SyncSession:
+        client = _gateway_of(os.getpid()).start()
+        self._blocking = client.session(self._name, keep=self._keep, **self._options)
+        return self._blocking.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._blocking is not None:
+            self._blocking.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Session:
+        client = await _gateway_of(os.getpid()).connect()
+        self._session = client.session(self._name, keep=self._keep, **self._options)
+        return await self._session.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.__aexit__(kind, error, trace)
+
+
+def local(
+    name: str | None = None, *, keep: bool | None = None, **options: Unpack[SessionKeywords]
+) -> LocalSession:
+    """Return a session of this program's own gateway, started with the first one: `with local() as session:`.
+
+    It is a `SyncSession`, or, with ``async with``, a `Session`; arguments as of `Gateway.session`. One with a
+    name lives until the program ends. Raises GatewayError when entered.
+    """
+    return LocalSession(name, keep=keep, options=options)
+
+
+def run(code: str, *, max_text: int | None = None, **options: Unpack[CellKeywords]) -> Result:
+    """Run a cell in a fresh session of this program's own gateway, and return its result.
+
+    The gateway starts with the first such call. Arguments as of `Session.run`. Raises GatewayError.
+    """
+    with local() as session:
+        return session.run(code, max_text=max_text, **options)

@@ -1,0 +1,191 @@
+"""A gateway of the program's own: one line without a server, and nothing of it is left afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cellgate import GatewayError, LocalGateway
+
+ONE_LINE = "import cellgate; print(cellgate.run('1 + 1').text)"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    # The settings of another gateway are not this one's.
+    monkeypatch.setenv("CELLGATE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("CELLGATE_POOL_SIZE", "nonsense")
+    yield folder
+    assert list(folder.glob("cellgate-local-*")) == []
+
+
+def program(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def own_gateway(temporary: Path) -> psutil.Process:
+    """Return the process of the one gateway that runs."""
+    (found,) = temporary.glob("cellgate-local-*/data/gateway.json")
+    return psutil.Process(json.loads(found.read_text())["pid"])
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it is gone, or a zombie that nobody reaps in this container; after at most half a minute."""
+    latest = time.monotonic() + 30
+    while time.monotonic() < latest:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_one_line(temporary: Path) -> None:
+    done = program(ONE_LINE)
+    assert (done.stdout, done.stderr, done.returncode) == ("2\n", "", 0)
+
+
+def test_a_session_keeps_its_variables_and_one_with_a_name_stays(temporary: Path) -> None:
+    done = program(
+        """
+import asyncio, cellgate
+
+with cellgate.local() as session:
+    session.run("x = 41")
+    print(session.run("x + 1").text)
+with cellgate.local("work") as session:
+    session.files.put("a.txt", "text")
+    session.run("y = 1")
+
+async def go():
+    async with cellgate.local("work") as session:
+        print((await session.run("y, open('a.txt').read()")).text)
+        print((await session.gateway.info()).isolation)
+
+asyncio.run(go())
+print(cellgate.run("'y' in globals()", timeout=20).text, cellgate.run("1 / 0").error.ename)
+"""
+    )
+    assert done.stdout == "42\n(1, 'text')\nsandbox\nFalse ZeroDivisionError\n"
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_it_ends_with_a_program_that_is_killed(temporary: Path) -> None:
+    started = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            """
+import cellgate
+with cellgate.local() as session:
+    session.run("import time; time.sleep(600)", on_event=lambda event: print(event.type, flush=True))
+""",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    with started, started.stdout:
+        while started.stdout.readline() != "started\n":
+            pass
+        process = own_gateway(temporary)
+        started.kill()
+    assert has_ended(process)
+
+
+def test_ctrl_c_interrupts_the_cell_and_not_the_gateway(temporary: Path) -> None:
+    started = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            """
+import cellgate
+with cellgate.local() as session:
+    session.run("x = 7")
+    code = "print('begun', flush=True)\\nimport time\\ntime.sleep(600)"
+    try:
+        session.run(code, on_event=lambda event: print(event.type, flush=True))
+    except KeyboardInterrupt:
+        pass
+    print(session.run("x").text)
+""",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert started.stdout is not None
+    with started, started.stdout:
+        while started.stdout.readline() != "stream\n":
+            pass
+        os.killpg(started.pid, signal.SIGINT)
+        rest = started.stdout.read()
+    assert (rest.splitlines()[-1], started.returncode) == ("7", 0)
+
+
+def test_a_fork_of_the_program_leaves_the_gateway_alone(temporary: Path) -> None:
+    done = program(
+        """
+import os, sys, cellgate
+with cellgate.local("forked") as session:
+    session.run("x = 1")
+    if not (child := os.fork()):
+        sys.exit(0)
+    os.waitpid(child, 0)
+    print(session.run("x").text)
+"""
+    )
+    assert (done.stdout, done.returncode) == ("1\n", 0)
+
+
+def test_a_folder_of_one_s_own_keeps_the_record(temporary: Path, tmp_path: Path) -> None:
+    data = tmp_path / "kept"
+    with LocalGateway(data_dir=data) as gateway:
+        with pytest.raises(GatewayError, match=r"The gateway did not start: .*kept") as refused:
+            LocalGateway(data_dir=data).start()
+        assert refused.value.reason == "not_started"
+        gateway.session("kept").run("6 * 7")
+    with LocalGateway(data_dir=data) as gateway:
+        (session,) = gateway.sessions()
+        assert (session.session, session.state) == ("kept", "ended")
+        assert "6 * 7" in str(gateway.notebook("kept"))
+
+
+def test_what_does_not_start_says_why(temporary: Path) -> None:
+    with pytest.raises(GatewayError, match="no-such-backend") as refused:
+        LocalGateway(["--backend", "no-such-backend"]).start()
+    assert refused.value.reason == "not_started"
+
+
+def test_no_isolation_is_said(temporary: Path) -> None:
+    with (
+        pytest.warns(RuntimeWarning, match="code can read and change all your files"),
+        LocalGateway(["--backend", "process"]) as gateway,
+    ):
+        assert gateway.execute_once("2").text == "2"
+
+
+def test_it_starts_again_after_it_was_lost(temporary: Path) -> None:
+    own = LocalGateway()
+    with own as gateway:
+        process = own_gateway(temporary)
+        process.kill()
+        assert has_ended(process)
+        again = own.start()
+        assert again is not gateway
+        assert again.execute_once("3").text == "3"
