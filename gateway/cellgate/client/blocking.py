@@ -34,11 +34,18 @@ class EventLoopThread:
         self.close = weakref.finalize(self, _stop, loop, thread)
 
     def run(self, awaitable: Awaitable[T]) -> T:
-        """Return the awaitable's result. Ctrl-C cancels it. Raises RuntimeError once the loop is closed."""
-        if not self.close.alive:
+        """Return the awaitable's result. Ctrl-C cancels it.
+
+        Raises RuntimeError once the loop is closed, and in a fork of the process, which has no such thread.
+        """
+        if not (self.close.alive and self._thread.is_alive()):
             if inspect.iscoroutine(awaitable):
                 awaitable.close()
-            raise RuntimeError("This client is closed")
+            raise RuntimeError(
+                "This client belongs to the process that this one was forked from: make another one"
+                if self.close.alive
+                else "This client is closed"
+            )
 
         ended = threading.Event()
 
@@ -67,6 +74,9 @@ class EventLoopThread:
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if not thread.is_alive():
+        # In a fork of the process, where the loop is only a copy.
+        return
     asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(_CLOSE_TIMEOUT)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(_CLOSE_TIMEOUT)

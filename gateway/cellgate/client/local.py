@@ -37,7 +37,8 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 _MOST_OF_LOG = 4096
-_OPTIONS = ("--ip", "127.0.0.1", "--port", "0", "--pool-size", "1")
+_FIXED = ("--ip", "127.0.0.1", "--port", "0")
+_BY_DEFAULT = {"CELLGATE_POOL_SIZE": "1"}
 _NOT_ISOLATED = (
     "Kernels are not isolated here: code can read and change all your files. `cellgate doctor` says what is"
     " missing for sandboxes"
@@ -146,11 +147,11 @@ class _Server:
         program = (sys.executable, "-m", "cellgate.cli.serve.attached", str(folder))
         with log.open("wb") as file:
             process = subprocess.Popen(
-                (*program, *_OPTIONS, *options, "--config", str(settings), "--data-dir", str(data)),
+                (*program, *_FIXED, *options, "--config", str(settings), "--data-dir", str(data)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=file,
-                env=given | {"CELLGATE_TOKEN": token},
+                env=given | _BY_DEFAULT | {"CELLGATE_TOKEN": token},
                 # Ctrl-C in a terminal is the program's, which interrupts its cell with it.
                 start_new_session=True,
             )
@@ -206,7 +207,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
 
 
 @functools.cache
-def _gateway_of(process: int) -> LocalGateway:  # noqa: ARG001 - a fork has no threads of its parent's client
+def _gateway_of(process: int) -> LocalGateway:
     """Return the gateway of the process with this id, which `run` and `local` share."""
     return LocalGateway()
 

@@ -19,6 +19,7 @@ from cellgate_kernels.specs.languages import Language, find_language
 _KNOWN = (
     *("numpy", "pandas", "polars", "pyarrow", "duckdb", "scipy", "scikit-learn", "statsmodels", "sympy"),
     *("networkx", "matplotlib", "seaborn", "plotly", "altair", "pillow", "openpyxl", "sqlalchemy", "lxml"),
+    *("xlsxwriter", "python-docx", "python-pptx", "pypdf", "reportlab"),
     *("beautifulsoup4", "requests", "jinja2", "tqdm", "ipywidgets"),
 )
 """Packages that are named with their versions, in this order; the others are counted."""

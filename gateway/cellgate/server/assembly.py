@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from cellgate.wire.running_file import RUNNING_FILE
 from cellgate.cluster.nodes import Load
 from cellgate.doors.table import recover_doors
 from cellgate.errors import not_written
@@ -51,6 +50,7 @@ from cellgate.server.work_log import WorkLog
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
+from cellgate.wire.running_file import RUNNING_FILE
 from cellgate_kernels.base.threads import ThreadLanes
 from cellgate_kernels.engine.sweep import sweep
 

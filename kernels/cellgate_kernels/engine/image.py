@@ -23,7 +23,7 @@ from cellgate_kernels.engine.engine import explained
 from cellgate_kernels.specs.environments import OWN, environment_of, start_up_files
 
 RECIPE = "Dockerfile.kernel"
-MATERIAL = ("inside/uv.txt", "specs/uv_command.py", "specs/compile_packages.py")
+MATERIAL = ("inside/uv.txt", "specs/uv_command.py", "specs/finish_environment.py")
 """The files that the recipe copies, besides the list of packages and the start-up files."""
 
 _LABEL = "org.cellgate.environment"

@@ -442,7 +442,7 @@ class Writer:
         return value if value.bit_length() <= MOST_BITS else {"$int": hex(value)}
 
     def floating(self, value, _):
-        """Return a floating-point value for JSON, whose numbers hold doubles exactly; a longer one as text."""
+        """Return a floating-point value for JSON, whose numbers hold doubles exactly; others as text."""
         near = float.__float__(value) if isinstance(value, float) else float(value)
         if math.isfinite(near):
             return near if near == value else {"$float": str(value)}

@@ -36,7 +36,7 @@ from cellgate_kernels.specs.environments import (
 from cellgate_kernels.specs.manifest import MANIFEST
 from cellgate_kernels.specs.uv_command import (
     UnreadableSettings,
-    compile_command,
+    finish_command,
     install_words,
     pip_settings,
     uv_command,
@@ -96,7 +96,7 @@ def _create(environment: Path, requirements: Path, programs: _Programs, step: Ca
     except UnreadableSettings as error:
         raise BackendUnavailable(without_secrets(str(error))) from error
     programs.run(*uv_command(words, os.environ, settings))
-    programs.run(compile_command(environment), None)
+    programs.run(finish_command(environment), None)
     _write_manifest(environment, environment_of(requirements) or OWN)
     stamp.write_text(digest)
     return environment

@@ -163,9 +163,9 @@ def install_words(environment: Path, requirements: Path) -> list[str]:
     return [*words, "--require-hashes", "--no-build"] if is_hashed(requirements) else words
 
 
-def compile_command(environment: Path) -> list[str]:
-    """Return the command line that compiles an environment's packages."""
-    script = Path(__file__).with_name("compile_packages.py")
+def finish_command(environment: Path) -> list[str]:
+    """Return the command line that finishes an environment whose packages are installed."""
+    script = Path(__file__).with_name("finish_environment.py")
     return [str(environment / "bin" / "python"), "-I", str(script)]
 
 
@@ -186,7 +186,7 @@ def main(words: Sequence[str]) -> None:
         command, variables = uv_command(install_words(environment, requirements), os.environ, settings)
         if code := subprocess.run(command, env=variables, check=False).returncode:
             raise SystemExit(code)
-        subprocess.run(compile_command(environment), check=True)
+        subprocess.run(finish_command(environment), check=True)
         return
     command, variables = uv_command(words, os.environ, settings)
     os.execve(command[0], command, variables)  # noqa: S606 - no shell is wanted

@@ -111,9 +111,9 @@ async def test_large_files_of_terrarium_are_read_and_written_in_a_thread(
     watched = Watched()
     monkeypatch.setattr(terrarium, "base64", watched)
     data = base64.b64encode(bytes(size)).decode()
-    body = {"code": "1", "files": [{"filename": "a", "b64_data": data}]}
+    body = {"code": "1", "files": [{"filename": "a.bin", "b64_data": data}]}
     answer = await answered(Returned, body)
-    assert json.loads(answer.text)["output_files"] == [{"filename": "a", "b64_data": data}]
+    assert json.loads(answer.text)["output_files"] == [{"filename": "a.bin", "b64_data": data}]
     assert [thread == threading.get_ident() for thread in watched.threads] == [here, here]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,25 +17,28 @@ import psutil
 import pytest
 
 from cellgate import GatewayError, LocalGateway
+from tests.support.server import until
 
 ONE_LINE = "import cellgate; print(cellgate.run('1 + 1').text)"
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="cg-"))  # short: paths of sockets are below it
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", None)
     # The settings of another gateway are not this one's.
     monkeypatch.setenv("CELLGATE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("CELLGATE_POOL_SIZE", "nonsense")
     yield folder
-    assert list(folder.glob("cellgate-local-*")) == []
+    # A gateway whose program is gone removes its folder itself, when it has stopped.
+    until(lambda: not list(folder.glob("cellgate-local-*")), "a folder is left")
+    shutil.rmtree(folder)
 
 
 def program(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
 
 
 def own_gateway(temporary: Path) -> psutil.Process:
@@ -145,12 +150,22 @@ import os, sys, cellgate
 with cellgate.local("forked") as session:
     session.run("x = 1")
     if not (child := os.fork()):
-        sys.exit(0)
-    os.waitpid(child, 0)
+        try:
+            session.run("x")
+        except RuntimeError as error:
+            print(error, flush=True)
+        print(cellgate.run("2").text, flush=True)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+if not (child := os.fork()):
+    sys.exit(0)
+print(os.waitpid(child, 0)[1])
+with cellgate.local("forked") as session:
     print(session.run("x").text)
 """
     )
-    assert (done.stdout, done.returncode) == ("1\n", 0)
+    told = "This client belongs to the process that this one was forked from: make another one"
+    assert (done.stdout.splitlines(), done.stderr, done.returncode) == ([told, "2", "0", "0", "1"], "", 0)
 
 
 def test_a_folder_of_one_s_own_keeps_the_record(temporary: Path, tmp_path: Path) -> None:
@@ -163,7 +178,7 @@ def test_a_folder_of_one_s_own_keeps_the_record(temporary: Path, tmp_path: Path)
     with LocalGateway(data_dir=data) as gateway:
         (session,) = gateway.sessions()
         assert (session.session, session.state) == ("kept", "ended")
-        assert "6 * 7" in str(gateway.notebook("kept"))
+        assert "6 * 7" in str(gateway.session("kept").notebook())
 
 
 def test_what_does_not_start_says_why(temporary: Path) -> None:

@@ -85,3 +85,36 @@ def test_files_of_analysts_are_written_and_read(gateway: GatewayProcess, session
 def test_older_packages_find_what_they_import(gateway: GatewayProcess, session: str) -> None:
     code = "import warnings; warnings.simplefilter('ignore')\nimport distutils, pkg_resources\n'there'"
     assert gateway.execute(session, code)["text"] == "'there'"
+
+
+def test_documents_are_written_and_read(gateway: GatewayProcess, session: str) -> None:
+    code = """
+    import docx, openpyxl, pptx, pypdf, xlsxwriter
+    from PIL import Image
+    from reportlab.pdfgen.canvas import Canvas
+    Image.new("RGB", (8, 8), "red").save("dot.png")
+    text = docx.Document(); text.add_paragraph("Größe"); text.add_picture("dot.png"); text.save("t.docx")
+    slides = pptx.Presentation(); slide = slides.slides.add_slide(slides.slide_layouts[5])
+    slide.shapes.title.text = "Größe"; slides.save("t.pptx")
+    with xlsxwriter.Workbook("t.xlsx") as book:
+        sheet = book.add_worksheet(); sheet.write_column("A1", [1, 2])
+        chart = book.add_chart({"type": "line"}); chart.add_series({"values": "=Sheet1!$A$1:$A$2"}); sheet.insert_chart("C1", chart)
+    page = Canvas("t.pdf"); page.drawString(50, 700, "length"); page.drawImage("dot.png", 50, 50); page.save()
+    (
+        docx.Document("t.docx").paragraphs[0].text,
+        pptx.Presentation("t.pptx").slides[0].shapes.title.text,
+        openpyxl.load_workbook("t.xlsx").active["A2"].value,
+        pypdf.PdfReader("t.pdf").pages[0].extract_text().strip(),
+    )
+    """
+    result = gateway.execute(session, code)
+    assert result["text"] == "('Größe', 'Größe', 2, 'length')", result["text"]
+
+
+def test_node_runs_beside_cells(gateway: GatewayProcess, session: str) -> None:
+    gateway.execute(session, "open('index.js', 'w').write('console.log(process.argv[2], 6 * 7)')")
+    body = {"argv": ["node", "index.js", "of"], "timeout": 60}
+    ran = gateway.post(f"/v1/sessions/{session}/processes", body).json()
+    assert (ran["exit_code"], ran["stdout"], ran["stderr"]) == (0, "of 42\n", "")
+    cell = "import subprocess; print(subprocess.check_output(['node', '--print', '1'], text=True))"
+    assert gateway.execute(session, cell)["text"] == "1\n\n"

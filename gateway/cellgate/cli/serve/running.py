@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cellgate.client import Gateway, GatewayError
-from cellgate.wire.running_file import FoundGateway
 from cellgate.client.transport import SYSTEM_TRUST, Trust
 from cellgate.server.doctor import Diagnosis, Grade
+from cellgate.wire.running_file import FoundGateway
 from cellgate_kernels.base.errors import InvalidInput
 
 SUBJECT = "gateway"

