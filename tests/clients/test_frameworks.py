@@ -41,6 +41,26 @@ def test_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
     }
 
 
+def test_ag2_coding(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """An agent of AG2 0.x: blocks as cells and as programs, files both ways, and none through a link."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "ag2_coding") == {
+        "protocol": True,
+        "agent": "exitcode: 0 (execution succeeded)\nCode output: 42\n",
+        "made": [3, "42\n", True],
+        "text": "it",
+        "again": ["['n', '99']\n", [], []],
+        "restarted": "False\n",
+        "unknown": 1,
+        "fresh": [
+            4,
+            ["__main__", "/workspace/first.py", "first", "/workspace/first.py", "False", "42"],
+            ["first.py"],
+        ],
+        "alone": 1,
+        "slow": [124, "1"],
+    }
+
+
 def test_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Tools with and without await, undo, a picture, and a refusal."""
     assert run_client(gateway, "frameworks.py", tmp_path, "langchain") == {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self, Unpack
 
 from cellgate.client import BlocksResult, Gateway, NotFound, RequestRefused, Session
+from cellgate.integrations.local_files import is_below
 from cellgate.wire.models import SessionKeywords
 
 try:
@@ -136,8 +137,7 @@ class CellgateCodeExecutor(CodeExecutor, Component[CellgateCodeExecutorConfig]):
                 saved.append(path)
             for file in block.files:
                 path = folder / file.path
-                # The gateway gives paths below the workspace; nothing else may be written.
-                if ".." not in path.parts and path.is_relative_to(folder):
+                if is_below(path, folder):
                     await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
                     # Not there any more: a later block has removed it.
                     with suppress(NotFound):

@@ -87,6 +87,63 @@ def with_smolagents():
     return found
 
 
+def with_ag2_coding():
+    from autogen import ConversableAgent
+    from autogen.coding import CodeBlock, CodeExecutor
+
+    from cellgate.integrations.ag2_coding import CellgateCodeExecutor
+
+    def blocks(*pairs):
+        return [CodeBlock(code=code, language=language) for language, code in pairs]
+
+    work, elsewhere = Path(FOLDER, "coding"), Path(FOLDER, "elsewhere")
+    work.mkdir()
+    elsewhere.mkdir()
+    (work / "given.csv").write_text("n\n41\n")
+    (work / "linked").symlink_to(elsewhere)
+    with CellgateCodeExecutor(URL, TOKEN, work_dir=work) as executor:
+        found = {"protocol": isinstance(executor, CodeExecutor)}
+        agent = ConversableAgent(
+            "runs", llm_config=False, human_input_mode="NEVER", code_execution_config={"executor": executor}
+        )
+        code = "import pandas\nx = int(pandas.read_csv('given.csv').n[0]) + 1\nprint(x)"
+        found["agent"] = agent.generate_reply([{"role": "user", "content": f"```python\n{code}\n```"}])
+        run = executor.execute_code_blocks
+        writes = "print(x)\n_ = open('made.txt', 'w').write('it')"
+        done = run(blocks(("python", writes), ("sh", "exit 3")))
+        found["made"] = [
+            done.exit_code,
+            done.output[:3],
+            done.output_files == [str(work.resolve() / "made.txt")],
+        ]
+        found["text"] = (work / "made.txt").read_text()
+        (work / "given.csv").write_text("n\n99\n")
+        code = "print(open('given.csv').read().split())\nimport os\nos.mkdir('linked'); open('linked/a', 'w')"
+        done = run(blocks(("python", f"{code}.close()")))
+        found["again"] = [done.output, done.output_files, [*elsewhere.iterdir()]]
+        executor.restart()
+        found["restarted"] = run(blocks(("python", "print('x' in globals())"))).output
+        found["unknown"] = run(blocks(("cobol", "x"))).exit_code
+    with CellgateCodeExecutor(URL, TOKEN, work_dir=work, fresh=True, timeout=20) as executor:
+        run = executor.execute_code_blocks
+        done = run(
+            blocks(
+                ("python", "# filename: first.py\nx = 1\nprint(__name__, __file__)"),
+                ("python", "import first\nprint('x' in globals())"),
+                ("javascript", "console.log(6 * 7)"),
+                ("bash", "exit 4"),
+                ("python", "print('not reached')"),
+            )
+        )
+        names = sorted(Path(each).name for each in done.output_files)
+        found["fresh"] = [done.exit_code, done.output.split(), names]
+        found["alone"] = run(blocks(("cobol", "x"))).exit_code
+    with CellgateCodeExecutor(URL, TOKEN, fresh=True, timeout=1) as executor:
+        done = executor.execute_code_blocks(blocks(("python", "print(1, flush=True)\nwhile True: pass")))
+        found["slow"] = [done.exit_code, done.output.split("\n")[0]]
+    return found
+
+
 def with_autogen():
     from autogen_core import CancellationToken
     from autogen_core.code_executor import CodeBlock, CodeExecutor
@@ -276,6 +333,7 @@ def with_llama_index():
 
 WITH = {
     "smolagents": with_smolagents,
+    "ag2_coding": with_ag2_coding,
     "autogen": with_autogen,
     "langchain": with_langchain,
     "pydantic_ai": with_pydantic_ai,

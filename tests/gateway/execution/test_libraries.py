@@ -98,7 +98,8 @@ def test_documents_are_written_and_read(gateway: GatewayProcess, session: str) -
     slide.shapes.title.text = "Größe"; slides.save("t.pptx")
     with xlsxwriter.Workbook("t.xlsx") as book:
         sheet = book.add_worksheet(); sheet.write_column("A1", [1, 2])
-        chart = book.add_chart({"type": "line"}); chart.add_series({"values": "=Sheet1!$A$1:$A$2"}); sheet.insert_chart("C1", chart)
+        chart = book.add_chart({"type": "line"})
+        chart.add_series({"values": "=Sheet1!$A$1:$A$2"}); sheet.insert_chart("C1", chart)
     page = Canvas("t.pdf"); page.drawString(50, 700, "length"); page.drawImage("dot.png", 50, 50); page.save()
     (
         docx.Document("t.docx").paragraphs[0].text,
