@@ -144,7 +144,8 @@ class _Server:
         settings.write_text("{}")
         token = secrets.token_urlsafe(24)
         given = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
-        program = (sys.executable, "-m", "cellgate.cli.serve.attached", str(folder))
+        # Without the program's folder among the places of modules: what is there is not the gateway's.
+        program = (sys.executable, "-P", "-m", "cellgate.cli.serve.attached", str(folder))
         with log.open("wb") as file:
             process = subprocess.Popen(
                 (*program, *_FIXED, *options, "--config", str(settings), "--data-dir", str(data)),
