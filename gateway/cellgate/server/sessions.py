@@ -29,6 +29,7 @@ from cellgate.sessions.ownership import Alone
 from cellgate.sessions.parts import SessionObserver, SharedParts
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionRegistry
+from cellgate.sessions.sleepers import SleepWays
 from cellgate_kernels.base.leftovers import make_way
 from cellgate_kernels.base.trees import half_of_disk
 from cellgate_kernels.kernel.launcher import KernelFolders, runtime_name
@@ -61,6 +62,7 @@ def open_sessions(
     stack.push_async_callback(watch.close)
     watch.start()
     disk = shared_disk(settings)
+    sleeps = settings.kernels.sleep_after != 0
     parts = SharedParts(
         pool,
         workspaces,
@@ -75,6 +77,7 @@ def open_sessions(
         egress=egress,
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
         former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers, lanes.bulk),
+        sleep=SleepWays(lanes.files, lanes.sleep) if sleeps else None,
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cellgate.packages.installer import Installer
     from cellgate.record.spill_ledger import SpillLedger
     from cellgate.sessions.secrets import SecretSource
+    from cellgate.sessions.sleepers import SleepWays
     from cellgate_kernels.base.threads import Lane
     from cellgate_kernels.pool.pool import KernelPool
 
@@ -74,7 +75,8 @@ class SharedParts:
     now. `usage`: each principal's use; by default nobody has quotas. `observer`: counts and traces events.
     `secrets`, `egress`: without them, no session gets secrets or a network. `processes`: the number of each
     principal's programs; `ports`: of connections to programs. `neighbours`: the sessions of kernels.
-    `ownership`: the gateways of sessions; `former`: their folders, if they share a disk.
+    `ownership`: the gateways of sessions; `former`: their folders, if they share a disk. `sleep`: how idle
+    sessions fall asleep instead of ending; without it they end.
     """
 
     pool: KernelPool
@@ -93,3 +95,4 @@ class SharedParts:
     neighbours: Neighbours = field(default_factory=Neighbours)
     ownership: Ownership = field(default_factory=Alone)
     former: FormerFolders | None = None
+    sleep: SleepWays | None = None

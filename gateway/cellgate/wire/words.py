@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         "pool_exhausted",
         "record_set_back",
         "rolled_back",
+        "room_needed",
         "running_quota",
         "shutdown_request",
         "storage_full",
@@ -56,10 +57,11 @@ if TYPE_CHECKING:
     BranchWorkspace = Literal["copy", "shared"]
     KeptBranches = Literal["none", "first_ok", "all"]
     OnDisconnect = Literal["continue", "interrupt"]
+    OnIdle = Literal["sleep", "end"]
     RoleName = Literal["user", "admin", "auditor"]
 else:
     Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
-    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = str
+    BranchWorkspace = KeptBranches = OnDisconnect = OnIdle = RoleName = str
 
 
 def language_name(given: str | None) -> LanguageName | None:

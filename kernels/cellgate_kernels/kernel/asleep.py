@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 FREEZE_TIMEOUT = 1.0
 FREEZE_PAUSE = 0.01
+HELD = 16 * 1024 * 1024
+"""The bytes of memory that a sleeping kernel may hold to count as one that gave its memory back."""
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
@@ -70,6 +72,10 @@ class Sleep:
             self._limit_swap()  # it was woken just before
         self._group.give_memory_back(lambda: self.over)
         self._given_back = before - self._group.memory_used()
+
+    def gave_back(self) -> bool:
+        """Return whether the kernel holds hardly any memory now. Blocks for a moment. Raises OSError."""
+        return not self.over and self._group.memory_used() <= HELD
 
     def is_disturbed(self) -> bool:
         """Return whether a process of the kernel ended in its sleep, as when memory is short.
