@@ -227,6 +227,9 @@ class FakePool:
         """Whether two kernels may have one workspace."""
         return True
 
+    def let_yield(self, _: object) -> None:
+        """There is a place for every kernel."""
+
     async def claim(
         self,
         profile: KernelProfile,

@@ -201,7 +201,7 @@ class SessionRegistry:
         owned = (principal, key)
         self.keys.check_open()
         await self._look_around(owned, body, here)
-        account, limits = self._parts.usage.account(principal), self.terms.limits(principal, body)
+        limits = self.terms.limits(principal, body)
         if body.network == "allow":
             self.terms.check_network(principal)
         secrets = await self.terms.secrets(principal, body)
@@ -209,7 +209,7 @@ class SessionRegistry:
         if sharer is not None:
             limits = _with_disk_of(limits, sharer, body)
         if not self.keys.find(owned).open:
-            shared = sharer is not None
+            account, shared = self._parts.usage.account(principal), sharer is not None
             await self.sleepers.make_room(account, limits.resources, without_disk=shared)
         while True:
             use = self.keys.find(owned)
@@ -280,6 +280,8 @@ class SessionRegistry:
                 "Kernels of one user share a container here, in which each has its own files: no two sessions"
                 " can have one workspace. A gateway with --container-per session can do that"
             )
+        if live is not None:
+            live.record.begin_idleness()
         self.opener.workspaces.add(row)
         return row
 
@@ -305,6 +307,7 @@ class SessionRegistry:
         parent = self.live(principal, key)
         owned = (principal, check_session_key(branch))
         await self.opener.look(principal)
+        parent.record.begin_idleness()
         await self.sleepers.make_room(parent.account, parent.limits.resources)
         if self.keys.find(owned).taken:
             raise Conflict(f"There is a session {branch!r} already; choose another key for the branch")
@@ -582,4 +585,6 @@ def _overdue(session: Session, most_lifetime: float) -> str | None:
     # An adopted session has the limits of a previous gateway, whose ceilings may have been different.
     record = session.record
     end = due(session.limits, record.started, session.idle_since, most_lifetime, sleeps=record.sleeps)
-    return end.cause if asyncio.get_running_loop().time() > end.moment else None
+    if asyncio.get_running_loop().time() <= end.moment:
+        return None
+    return None if record.age < most_lifetime and record.instead_of_end() else end.cause

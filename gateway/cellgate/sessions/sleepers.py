@@ -82,14 +82,13 @@ class Sleepers:
 
     # Falling asleep
 
-    async def look(self) -> None:
-        """Note of all idle sessions whether they could sleep now."""
+    async def look(self, sessions: Iterable[Session] | None = None) -> None:
+        """Note whether idle sessions could sleep now; by default of all."""
         ways = self._ways
         if ways is None:
             return
-        idle = {
-            session: session.kernel for session in self._sessions() if session.idle_since is not None
-        }
+        looked_at = self._sessions() if sessions is None else sessions
+        idle = {session: session.kernel for session in looked_at if session.idle_since is not None}
         kernels = [kernel for kernel in idle.values() if kernel is not None]
         can = await ways.looks.run(_able, kernels, ways.swap)
         for session, kernel in idle.items():
@@ -110,6 +109,8 @@ class Sleepers:
         # Whoever used it meanwhile has woken it, or will.
         if not _is_overdue(session) or session.kernel is not kernel:
             return
+        if asleep is not None and not (asleep.deep or asleep.over):
+            return  # somebody else is putting it to sleep just now
         if asleep is None or asleep.over or not await self._ways.sleeps.run(_gave_back, asleep):
             if _is_overdue(session) and session.kernel is kernel:
                 self._end(session, IDLE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -72,6 +72,11 @@ class SessionState(StrEnum):
     ENDED = "ended"
 
 
+def ends() -> bool:
+    """Return False: a session ends when it is to end by itself."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
     """One session: its row, its limits, the kernels it gets, its event log, and the store of that log.
@@ -111,6 +116,8 @@ class SessionRecord:
         self.idle_since = self._time()
         self.can_sleep = False
         """Whether its kernel could be put to sleep and would give its memory back, as last seen."""
+        self.instead_of_end: Callable[[], bool] = ends
+        """Called when the session is to end by itself: whether it goes on, because something else happens."""
         self._store = spec.store
         self._secrets = spec.secrets
         self._gateway_version = gateway_version
@@ -153,6 +160,10 @@ class SessionRecord:
         lifetime = min(seconds + self.age, most)
         if lifetime > self.limits.lifetime:
             self._live(lifetime)
+
+    def let_sleep(self, most: float) -> None:
+        """Let the session live for `most` seconds in all, but be idle no longer than before."""
+        self.limits = replace(self.limits, lifetime=max(self.limits.lifetime, most))
 
     def _live(self, lifetime: float) -> None:
         self.limits = replace(self.limits, lifetime=lifetime, idle_timeout=lifetime)

@@ -29,10 +29,10 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
 
 class Sleep:
-    """One sleep of one kernel. `over`: set from the moment the kernel is woken."""
+    """One sleep of one kernel. `over`: set from the moment the kernel is woken. `deep`: it has begun in full."""
 
     def __init__(self, group: ControlGroup, connection: KernelConnection, lane: Lane) -> None:
-        self.over = False
+        self.over = self.deep = False
         self._group = group
         self._lane = lane
         self._given_back = 0
@@ -54,6 +54,7 @@ class Sleep:
             await self._until_frozen()
             if not self.over:
                 await self._lane.run(self._give_back)
+                self.deep = True
         except (OSError, TimeoutError) as error:
             why = in_words(error) if error.args else "it does not stop"
             logger.info("A kernel can't be put to sleep: %s", why)

@@ -475,6 +475,10 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     yield "last activity", model.last_activity
     yield "cells", f"{model.execution_count}, {model.queue_length} waiting"
     yield "limits", ", ".join(f"{name} {_amount(name, value)}" for name, value in model.limits.items())
+    if isinstance(model.sleeps_at, str):
+        yield "falls asleep", f"{model.sleeps_at} unless it is used"
+    if isinstance(model.ends, SessionEnd):
+        yield "ends", f"{model.ends.at} ({model.ends.cause})"
     yield "network", model.network
     if model.checkpoint == "auto":
         yield "checkpoints", "after each cell"

@@ -80,7 +80,7 @@ class DebugHandler(E2bHandler):
 class DebugSandboxesHandler(DebugHandler, SandboxesHandler):
     """The collection, of one."""
 
-    def limits(self, life: float) -> LimitsBody:
+    def limits(self, life: float, *, pauses: bool) -> LimitsBody:
         """See `SandboxesHandler`. No client makes it live longer: it ends when it is idle for so long."""
         return LimitsBody(idle_timeout=life, on_idle="end")
 
