@@ -230,6 +230,9 @@ class FakePool:
     def let_yield(self, _: object) -> None:
         """There is a place for every kernel."""
 
+    def look_for_places(self) -> None:
+        """Nobody lacks one."""
+
     async def claim(
         self,
         profile: KernelProfile,

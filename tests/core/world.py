@@ -45,6 +45,7 @@ from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.secrets import SecretSource
 from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
+from cellgate.sessions.sleepers import SleepWays
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.resources import MIB
@@ -157,6 +158,7 @@ class World:
         egress: Egress | None = None,
         admits: Callable[[str], bool] = everybody,
         secrets: SecretSource | None = None,
+        sleep: SleepWays | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         self.decisions.start()
@@ -190,6 +192,7 @@ class World:
                 egress=egress,
                 admits=admits,
                 secrets=secrets,
+                sleep=sleep,
             ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )

@@ -44,9 +44,7 @@ class SessionSums:
         self.check_record()
         return self._reserved(use)
 
-    def has_room(
-        self, limits: ResourceLimits, freed: Sums = NOTHING, *, without_disk: bool = False
-    ) -> bool:
+    def has_room(self, limits: ResourceLimits, freed: Sums = NOTHING, *, without_disk: bool = False) -> bool:
         """Return whether a session with these limits would fit, once other sessions have `freed` theirs."""
         used = self.sums.plus(self.of_others).plus(freed, -1)
         return not used.plus(sums_of(limits, without_disk=without_disk)).exceeds(self.quotas)

@@ -246,7 +246,9 @@ def find_swap(swaps: str) -> Diagnosis:
             "none: sessions end after their idle_timeout, and kernels that sleep (--sleep-after) keep their"
             " memory",
         )
-    return _fine("swap", f"{size / GIB:.1f} GiB: sessions whose kernels can sleep do so at their idle_timeout")
+    return _fine(
+        "swap", f"{size / GIB:.1f} GiB: sessions whose kernels can sleep do so at their idle_timeout"
+    )
 
 
 def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:

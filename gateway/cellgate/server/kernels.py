@@ -229,7 +229,9 @@ async def _fork_server(
     name = hashlib.sha256(os.fsencode(settings.data_dir.resolve())).hexdigest()[:16]
     try:
         # Without swap kernels sleep only if the operator asks for it.
-        freezing = await asyncio.to_thread(has_swap) if kernels.sleep_after is None else kernels.sleep_after > 0
+        freezing = (
+            await asyncio.to_thread(has_swap) if kernels.sleep_after is None else kernels.sleep_after > 0
+        )
         cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=freezing)
     except BackendUnavailable as error:
         logger.warning(

@@ -92,9 +92,9 @@ class SessionRegistry:
         """Opens sessions."""
         self.purger = SessionPurger(journal, parts, self.keys, self.delete, self._tasks)
         """Removes records."""
-        self.sleepers = Sleepers(self.everybodys, partial(self.end_later, keep_files=True), parts.sleep)
+        end = partial(self.end_later, keep_files=True)
+        self.sleepers = Sleepers(self.everybodys, end, parts.pool, parts.sleep)
         """Sessions that sleep instead of ending for being idle."""
-        parts.pool.let_yield(self.sleepers.give_way)
         self._journal = journal
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time
@@ -209,8 +209,8 @@ class SessionRegistry:
         if sharer is not None:
             limits = _with_disk_of(limits, sharer, body)
         if not self.keys.find(owned).open:
-            account, shared = self._parts.usage.account(principal), sharer is not None
-            await self.sleepers.make_room(account, limits.resources, without_disk=shared)
+            folder = None if sharer is None else sharer.folder
+            await self.sleepers.make_room(self._parts.usage.account(principal), limits.resources, folder)
         while True:
             use = self.keys.find(owned)
             if use.removed_by is not None:
@@ -280,8 +280,6 @@ class SessionRegistry:
                 "Kernels of one user share a container here, in which each has its own files: no two sessions"
                 " can have one workspace. A gateway with --container-per session can do that"
             )
-        if live is not None:
-            live.record.begin_idleness()
         self.opener.workspaces.add(row)
         return row
 

@@ -52,9 +52,7 @@ class SleepWatch:
     `close` it before the sessions.
     """
 
-    def __init__(
-        self, sessions: Callable[[], Iterable[Session]], after: float | None, lane: Lane
-    ) -> None:
+    def __init__(self, sessions: Callable[[], Iterable[Session]], after: float | None, lane: Lane) -> None:
         self._sessions = sessions
         self._after = after or 0.0
         self._pause = min(after / LOOKS, MOST_PAUSE) if after else MOST_PAUSE

@@ -29,6 +29,7 @@ from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.asleep import Sleep
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.limits.swap import has_swap
+from cellgate_kernels.pool.pool import KernelPool
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +62,13 @@ class Sleepers:
         self,
         sessions: Callable[[], list[Session]],
         end: Callable[[Session, str], None],
+        pool: KernelPool,
         ways: SleepWays | None,
     ) -> None:
         self._sessions = sessions
         self._end = end
+        self._pool = pool
+        pool.let_yield(self.give_way)
         self._ways = ways
         self._tasks = Supervisor()
         self._giving_way: set[Session] = set()
@@ -101,6 +105,8 @@ class Sleepers:
         for session in self._sessions():
             if _is_overdue(session) and session.kernel is not None:
                 await self._settle(session, session.kernel)
+                # Somebody may wait for a place already.
+                self._pool.look_for_places()
         return self._pause
 
     async def _settle(self, session: Session, kernel: Kernel) -> None:
@@ -111,9 +117,9 @@ class Sleepers:
             return
         if asleep is not None and not (asleep.deep or asleep.over):
             return  # somebody else is putting it to sleep just now
-        if asleep is None or asleep.over or not await self._ways.sleeps.run(_gave_back, asleep):
-            if _is_overdue(session) and session.kernel is kernel:
-                self._end(session, IDLE)
+        gone = asleep is not None and not asleep.over and await self._ways.sleeps.run(_gave_back, asleep)
+        if _is_overdue(session) and session.kernel is kernel and not gone:
+            self._end(session, IDLE)
 
     async def _sleep_of(self, kernel: Kernel, lane: Lane) -> Sleep | None:
         """Return the sleep of a kernel, which begins now unless it sleeps already; None if it can't sleep."""
@@ -142,14 +148,16 @@ class Sleepers:
                 found.append(kernel)
         return found
 
-    async def make_room(
-        self, account: Account, limits: ResourceLimits, *, without_disk: bool = False
-    ) -> None:
+    async def make_room(self, account: Account, limits: ResourceLimits, folder: str | None = None) -> None:
         """End as many of the principal's own sleeping sessions as its quotas need for one with these limits,
         and return when they are over. Ends none if that would not suffice.
+
+        `folder`: the workspace that it shares with others, which are spared and have reserved its disk.
         """
+        without_disk = folder is not None
         while not account.has_room(limits, without_disk=without_disk):
-            own = [each for each in self._sessions() if each.account is account]
+            mine = (each for each in self._sessions() if each.account is account)
+            own = [each for each in mine if each.row.folder != folder]
             # Those that give way already come first: their room may be enough.
             leaving = [each for each in self._giving_way if each.account is account]
             victims: list[Session] = []

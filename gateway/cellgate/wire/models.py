@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import UNSET, Meta
 
 from cellgate.wire.base import Body, say
-from cellgate.wire.words import CheckpointMode, LanguageName, MissingPackages, NetworkAccess
+from cellgate.wire.words import CheckpointMode, LanguageName, MissingPackages, NetworkAccess, OnIdle
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -40,8 +40,8 @@ _OnIdle = Annotated[
     Meta(
         title="OnIdle",
         description=(
-            "What follows the idle time. `sleep`, the default: the session keeps its variables and is woken by "
-            "its next use, where its kernel can sleep; elsewhere it ends. `end`: it ends in any case."
+            "What follows the idle time. `sleep`, the default: the session keeps its variables, and its next "
+            "use wakes it, where its kernel can sleep; elsewhere it ends. `end`: it ends in any case."
         ),
     ),
 ]

@@ -29,7 +29,7 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
 
 class Sleep:
-    """One sleep of one kernel. `over`: set from the moment the kernel is woken. `deep`: it has begun in full."""
+    """One sleep of one kernel. `over`: set from the moment it is woken. `deep`: set once it has begun."""
 
     def __init__(self, group: ControlGroup, connection: KernelConnection, lane: Lane) -> None:
         self.over = self.deep = False

@@ -64,8 +64,8 @@ class ForkPlaces:
         return kernel
 
     def _make_room(self) -> asyncio.Task[None] | None:
-        """End a warm kernel, or let one that sleeps for long give way to a fork; return the task that waits for
-        the place, None if there is room. Raises PoolExhausted.
+        """End a warm kernel, or let one that sleeps for long give way to a fork; return the task that ends
+        once there is a place, None if there is room. Raises PoolExhausted.
         """
         waiting = self._claims.in_line
         if not self._roster.closed and self._roster.free > waiting:

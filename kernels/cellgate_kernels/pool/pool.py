@@ -285,6 +285,10 @@ class KernelPool:
         """
         self._roster.yielding = yielding
 
+    def look_for_places(self) -> None:
+        """Let kernels that sleep for long give way if claims lack places; call it when one more sleeps."""
+        self._roster.make_way(-self.room() - len(self._roster.leaving))
+
     def _balance(self) -> None:
         """Start all wanted kernels that fit; called after every change, and by one timer."""
         self._forks.changed.set()
@@ -316,7 +320,7 @@ class KernelPool:
             roster.starting[task] = start
             # A task that is cancelled before its first step never does this itself.
             task.add_done_callback(lambda done: roster.starting.pop(done, None))
-        roster.make_way(-self.room() - len(roster.leaving))
+        self.look_for_places()
         self._set_timer(now)
         self._claims.tell_later()
 

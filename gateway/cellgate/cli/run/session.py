@@ -28,6 +28,7 @@ from cellgate.cli.setting_checks import Duration
 from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
+from cellgate.wire.answers import SessionEnd
 from cellgate.wire.models import MOST_SEED, TimesKeywords
 from cellgate.wire.words import KeptBranches
 from cellgate_kernels.base.resources import GIB, MIB
@@ -475,10 +476,7 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     yield "last activity", model.last_activity
     yield "cells", f"{model.execution_count}, {model.queue_length} waiting"
     yield "limits", ", ".join(f"{name} {_amount(name, value)}" for name, value in model.limits.items())
-    if isinstance(model.sleeps_at, str):
-        yield "falls asleep", f"{model.sleeps_at} unless it is used"
-    if isinstance(model.ends, SessionEnd):
-        yield "ends", f"{model.ends.at} ({model.ends.cause})"
+    yield from _times(model)
     yield "network", model.network
     if model.checkpoint == "auto":
         yield "checkpoints", "after each cell"
@@ -493,6 +491,14 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     if model.metadata:
         yield "metadata", msgspec.json.encode(model.metadata).decode()
     yield "record", f"{model.seq} events, head {model.head}"
+
+
+def _times(model: SessionModel) -> Iterator[tuple[str, str]]:
+    """Yield when a session falls asleep and when it ends, if it does either by itself."""
+    if isinstance(model.sleeps_at, str):
+        yield "falls asleep", f"{model.sleeps_at} unless it is used"
+    if isinstance(model.ends, SessionEnd):
+        yield "ends", f"{model.ends.at} ({model.ends.cause})"
 
 
 def _amount(name: str, value: object) -> str:

@@ -96,7 +96,6 @@ class CreateBody(Asked, frozen=True):
         if len(self.template) > MOST_TEMPLATE:
             raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
 
-
     @property
     def pauses(self) -> bool:
         """Whether it is to be paused at its timeout, with its memory."""
@@ -257,7 +256,9 @@ class SandboxesHandler(ControlHandler):
         await session.log.commit()
         services.sessions.sandboxes.of(session).env = env
         if limits.on_idle == "sleep":
-            await pause_at_timeout(session, manager, services.sessions.sandboxes, services.storage.lanes.sleep)
+            await pause_at_timeout(
+                session, manager, services.sessions.sandboxes, services.storage.lanes.sleep
+            )
         if not created:
             session.record.let_live_longer(life, manager.terms.ceilings(self.owner).lifetime)
         self.answer(self.told(session), 201)

@@ -72,7 +72,9 @@ class DebugHandler(E2bHandler):
         """Make the sandbox, unless it is there. It ends when it has been idle for as long as others live."""
         if find(self.services, self.login, SANDBOX) is not None:
             return
-        body = sandbox_body(self.services, self.login, SANDBOX, LimitsBody(idle_timeout=TIMEOUT, on_idle="end"))
+        body = sandbox_body(
+            self.services, self.login, SANDBOX, LimitsBody(idle_timeout=TIMEOUT, on_idle="end")
+        )
         session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)
         await session.log.commit()
 

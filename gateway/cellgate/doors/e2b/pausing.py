@@ -69,9 +69,7 @@ def resume(sessions: Iterable[Session]) -> None:
 class AutoPause:
     """The pause of one sandbox at its timeout. `lane`: threads to wait in."""
 
-    def __init__(
-        self, session: Session, manager: SessionRegistry, sandboxes: Sandboxes, lane: Lane
-    ) -> None:
+    def __init__(self, session: Session, manager: SessionRegistry, sandboxes: Sandboxes, lane: Lane) -> None:
         self._session = session
         self._manager = manager
         self._sandbox = sandboxes.of(session)
@@ -80,7 +78,7 @@ class AutoPause:
         self._can = True
 
     def is_to_go_on(self) -> bool:
-        """Return whether the sandbox goes on at its timeout, because it is being paused or is in use still."""
+        """Return whether the sandbox goes on at its timeout: it is being paused, or is still in use."""
         if self._sandbox.is_paused or not (self._can and self._session.record.can_sleep):
             return False
         if self._task is None or self._task.done():
