@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakSet
 
 from cellgate.quotas.cluster_uses import NOTHING, Sums
 from cellgate.quotas.session_sums import sums_of
@@ -72,6 +73,7 @@ class Sleepers:
         self._ways = ways
         self._tasks = Supervisor()
         self._giving_way: set[Session] = set()
+        self._restless: WeakSet[Kernel] = WeakSet()
         self._pause = 0.0
 
     def start(self, pause: float) -> None:
@@ -115,10 +117,15 @@ class Sleepers:
         # Whoever used it meanwhile has woken it, or will.
         if not _is_overdue(session) or session.kernel is not kernel:
             return
-        if asleep is not None and not (asleep.deep or asleep.over):
-            return  # somebody else is putting it to sleep just now
-        gone = asleep is not None and not asleep.over and await self._ways.sleeps.run(_gave_back, asleep)
-        if _is_overdue(session) and session.kernel is kernel and not gone:
+        if asleep is None or asleep.over:
+            # Something may have woken it that is no use of its session: it gets a second chance.
+            sleeps = kernel not in self._restless
+            self._restless.add(kernel)
+        else:
+            self._restless.discard(kernel)
+            # Somebody else may be putting it to sleep just now.
+            sleeps = not asleep.deep or await self._ways.sleeps.run(_gave_back, asleep)
+        if not sleeps and _is_overdue(session) and session.kernel is kernel:
             self._end(session, IDLE)
 
     async def _sleep_of(self, kernel: Kernel, lane: Lane) -> Sleep | None:

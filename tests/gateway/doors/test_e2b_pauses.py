@@ -15,7 +15,10 @@ from tests.support.sleepers import require_freezing
 LONG = 3600.0
 MOST = 5000.0
 OPTIONS = {
-    **{"doors": "e2b", "sleep_after": LONG, "max_lifetime": MOST, "docker_url": NO_ENGINE},
+    "doors": "e2b",
+    "sleep_after": LONG,
+    "max_lifetime": MOST,
+    "docker_url": NO_ENGINE,
     "cull_interval": 0.1,
 }
 

@@ -173,9 +173,9 @@ class SessionApp(ListOptions):
     cell_time = Duration(
         None, allow_none=True, help="Seconds that a cell may run that is sent from now on."
     ).tag(config=True, metavar="SECONDS")
-    idle_time = Duration(None, allow_none=True, help="Seconds without use after which the session ends.").tag(
-        config=True, metavar="SECONDS"
-    )
+    idle_time = Duration(
+        None, allow_none=True, help="Seconds without use until it falls asleep, or ends."
+    ).tag(config=True, metavar="SECONDS")
 
     made_as = Unicode(
         help="The name of the branch or checkpoint; default: one that the gateway makes up."

@@ -28,6 +28,8 @@ CAN_NOT: Final = (
     "This sandbox can't be paused: it has forks, which share its processes' group, or kernels can't be frozen"
     " here; the operator lets them sleep by --sleep-after, and cellgate doctor says whether they could"
 )
+MOST_TRIES: Final = 3
+"""Attempts to pause a sandbox that nobody uses."""
 IN_USE: Final = "This sandbox is in use: a cell or a program runs in it, or a client is connected; try again"
 
 
@@ -75,11 +77,11 @@ class AutoPause:
         self._sandbox = sandboxes.of(session)
         self._lane = lane
         self._task: asyncio.Task[None] | None = None
-        self._can = True
+        self._tries = MOST_TRIES
 
     def is_to_go_on(self) -> bool:
         """Return whether the sandbox goes on at its timeout: it is being paused, or is still in use."""
-        if self._sandbox.is_paused or not (self._can and self._session.record.can_sleep):
+        if self._sandbox.is_paused or not (self._tries and self._session.record.can_sleep):
             return False
         if self._task is None or self._task.done():
             self._task = self._session.tasks.start(self._pause(), "pause at a timeout")
@@ -90,9 +92,11 @@ class AutoPause:
         try:
             asleep = await pause([each for each in sessions if not each.ending], self._lane)
         except SandboxBusy:
-            return  # it is asked again
+            # It is asked again; what nobody uses can't be frozen.
+            self._tries -= all(each.idle_since is not None for each in sessions)
+            return
         except Unsupported:
-            self._can = False
+            self._tries = 0
             return
         most = self._manager.terms.ceilings(self._session.account.name).lifetime
         self._sandbox.paused = asleep
