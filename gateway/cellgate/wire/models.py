@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import UNSET, Meta
 
 from cellgate.wire.base import Body, say
-from cellgate.wire.words import CheckpointMode, LanguageName, MissingPackages, NetworkAccess, OnIdle
+from cellgate.wire.words import CheckpointMode, LanguageName, MissingPackages, NetworkAccess
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -359,7 +359,7 @@ class LimitsKeywords(TypedDict, total=False):
     disk: str | int | None
     cell_timeout: float | None
     idle_timeout: float | None
-    on_idle: OnIdle | None
+    on_idle: Literal["sleep", "end"] | None
     lifetime: float | None
 
 
@@ -368,7 +368,7 @@ class TimesKeywords(TypedDict, total=False):
 
     cell_timeout: float
     idle_timeout: float
-    on_idle: OnIdle
+    on_idle: Literal["sleep", "end"]
 
 
 class SessionKeywords(TypedDict, total=False):

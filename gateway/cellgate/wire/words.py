@@ -57,11 +57,10 @@ if TYPE_CHECKING:
     BranchWorkspace = Literal["copy", "shared"]
     KeptBranches = Literal["none", "first_ok", "all"]
     OnDisconnect = Literal["continue", "interrupt"]
-    OnIdle = Literal["sleep", "end"]
     RoleName = Literal["user", "admin", "auditor"]
 else:
     Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
-    BranchWorkspace = KeptBranches = OnDisconnect = OnIdle = RoleName = str
+    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = str
 
 
 def language_name(given: str | None) -> LanguageName | None:
