@@ -62,7 +62,6 @@ def open_sessions(
     stack.push_async_callback(watch.close)
     watch.start()
     disk = shared_disk(settings)
-    sleeps = settings.kernels.sleep_after != 0
     parts = SharedParts(
         pool,
         workspaces,
@@ -77,7 +76,7 @@ def open_sessions(
         egress=egress,
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
         former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers, lanes.bulk),
-        sleep=SleepWays(lanes.files, lanes.sleep) if sleeps else None,
+        sleep=None if settings.kernels.sleep_after == 0 else SleepWays(lanes.files, lanes.sleep),
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)

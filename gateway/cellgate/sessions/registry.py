@@ -209,8 +209,7 @@ class SessionRegistry:
         if sharer is not None:
             limits = _with_disk_of(limits, sharer, body)
         if not self.keys.find(owned).open:
-            folder = None if sharer is None else sharer.folder
-            await self.sleepers.make_room(self._parts.usage.account(principal), limits.resources, folder)
+            await self.sleepers.make_room(self._parts.usage.account(principal), limits.resources, sharer)
         while True:
             use = self.keys.find(owned)
             if use.removed_by is not None:

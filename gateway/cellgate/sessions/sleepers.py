@@ -22,6 +22,7 @@ from weakref import WeakSet
 from cellgate.quotas.cluster_uses import NOTHING, Sums
 from cellgate.quotas.session_sums import sums_of
 from cellgate.quotas.usage import Account
+from cellgate.record.rows import SessionRow
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import ResourceLimits
@@ -155,13 +156,15 @@ class Sleepers:
                 found.append(kernel)
         return found
 
-    async def make_room(self, account: Account, limits: ResourceLimits, folder: str | None = None) -> None:
+    async def make_room(
+        self, account: Account, limits: ResourceLimits, sharer: SessionRow | None = None
+    ) -> None:
         """End as many of the principal's own sleeping sessions as its quotas need for one with these limits,
         and return when they are over. Ends none if that would not suffice.
 
-        `folder`: the workspace that it shares with others, which are spared and have reserved its disk.
+        `sharer`: a session whose workspace it shares. Those that do are spared, and have reserved its disk.
         """
-        without_disk = folder is not None
+        without_disk, folder = sharer is not None, None if sharer is None else sharer.folder
         while not account.has_room(limits, without_disk=without_disk):
             mine = (each for each in self._sessions() if each.account is account)
             own = [each for each in mine if each.row.folder != folder]
