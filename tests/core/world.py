@@ -40,12 +40,11 @@ from cellgate.server.observing import Observer
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.decisions import replay
 from cellgate.sessions.machine import Occupant
-from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
+from cellgate.sessions.parts import SessionSettings, SharedParts, SleepWays, everybody, same_weight
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.secrets import SecretSource
 from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
-from cellgate.sessions.sleepers import SleepWays
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.resources import MIB

@@ -26,10 +26,9 @@ from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.ownership import Alone
-from cellgate.sessions.parts import SessionObserver, SharedParts
+from cellgate.sessions.parts import SessionObserver, SharedParts, SleepWays
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionRegistry
-from cellgate.sessions.sleepers import SleepWays
 from cellgate_kernels.base.leftovers import make_way
 from cellgate_kernels.base.trees import half_of_disk
 from cellgate_kernels.kernel.launcher import KernelFolders, runtime_name

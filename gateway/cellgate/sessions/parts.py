@@ -16,6 +16,7 @@ from cellgate.processes.table import ProcessCounts
 from cellgate.quotas.usage import Usage
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.ownership import Alone, Ownership
+from cellgate_kernels.limits.swap import has_swap
 
 if TYPE_CHECKING:
     from cellgate.channels.client import ChannelSettings
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from cellgate.packages.installer import Installer
     from cellgate.record.spill_ledger import SpillLedger
     from cellgate.sessions.secrets import SecretSource
-    from cellgate.sessions.sleepers import SleepWays
     from cellgate_kernels.base.threads import Lane
     from cellgate_kernels.pool.pool import KernelPool
 
@@ -63,6 +63,18 @@ class SessionObserver(RunObserver):
 
     def kernel_died(self, cause: str) -> None:
         """Take note that a session's kernel ended on its own, or was killed at a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SleepWays:
+    """How kernels fall asleep. `looks`: threads to look at kernels in; `sleeps`: those that wait for a disk.
+
+    `swap`: returns whether this machine has swap space, in a thread.
+    """
+
+    looks: Lane
+    sleeps: Lane
+    swap: Callable[[], bool] = has_swap
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakSet
 
@@ -23,6 +22,7 @@ from cellgate.quotas.cluster_uses import NOTHING, Sums
 from cellgate.quotas.session_sums import sums_of
 from cellgate.quotas.usage import Account
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.parts import SleepWays
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import ResourceLimits
@@ -30,7 +30,6 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.asleep import Sleep
 from cellgate_kernels.kernel.kernel import Kernel
-from cellgate_kernels.limits.swap import has_swap
 from cellgate_kernels.pool.pool import KernelPool
 
 logger = logging.getLogger(__name__)
@@ -39,18 +38,6 @@ IDLE: Final = "idle_timeout"
 """The cause of the end of a session that can't sleep."""
 ROOM_NEEDED: Final = "room_needed"
 """The cause of the end of a session that slept beyond its idle time and gave way."""
-
-
-@dataclass(frozen=True, slots=True)
-class SleepWays:
-    """How kernels fall asleep. `looks`: threads to look at kernels in; `sleeps`: those that wait for a disk.
-
-    `swap`: returns whether this machine has swap space, in a thread.
-    """
-
-    looks: Lane
-    sleeps: Lane
-    swap: Callable[[], bool] = has_swap
 
 
 class Sleepers:

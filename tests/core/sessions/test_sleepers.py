@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cellgate.errors import PrincipalQuotaExceeded
+from cellgate.sessions.parts import SleepWays
 from cellgate.sessions.session import Session
-from cellgate.sessions.sleepers import SleepWays
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.branching import BranchSpec
