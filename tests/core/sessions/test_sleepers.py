@@ -13,6 +13,7 @@ import pytest
 from cellgate.errors import PrincipalQuotaExceeded
 from cellgate.sessions.parts import SleepWays
 from cellgate.sessions.session import Session
+from cellgate.sessions.sleep import MOST_PAUSE, SleepWatch
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.branching import BranchSpec
@@ -207,6 +208,25 @@ def test_a_kernel_that_dies_in_its_sleep_is_replaced(machine: Machine) -> None:
     assert asked.run is not None
     assert asked.run.end.event is not None
     assert asked.run.end.event["kernel"]["cause"] == "out_of_memory"
+
+
+def test_a_kernel_that_loses_a_process_in_its_sleep_is_woken(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a setting that lets kernels sleep early, too: its keeper sleeps, and would not find that."""
+    lane = Lane("disturbed", 1)
+    watch = SleepWatch(machine.world.manager.everybodys, None, lane)
+    machine.world.do(watch.start)
+    (session,) = machine.asleep("s")
+    kernel = session.kernel
+    assert isinstance(kernel, FakeKernel)
+    woken: list[bool] = []
+    monkeypatch.setattr(kernel, "wake", lambda: woken.append(True))
+    monkeypatch.setattr(kernel, "is_disturbed", lambda: True)
+    machine.world.pass_time(MOST_PAUSE + 1)
+    machine.world.run(watch.close())
+    lane.close()
+    assert woken
 
 
 def test_the_one_asleep_longest_gives_way_to_a_new_kernel(machine: Machine) -> None:
