@@ -88,7 +88,7 @@ def freezing(sandbox: None, tmp_path: Path) -> Iterator[GatewayProcess]:
     """A gateway with the door whose kernels can be frozen."""
     require_freezing()
     with serving(
-        tmp_path / "data", "sandbox", doors="e2b", sleep_after=3600.0, docker_url=NO_ENGINE
+        tmp_path / "data", "sandbox", doors="e2b", sleep_after=3600.0, cull_interval=0.2, docker_url=NO_ENGINE
     ) as process:
         yield process
 
@@ -105,6 +105,23 @@ def test_pauses_of_e2b(freezing: GatewayProcess, tmp_path: Path) -> None:
 def test_pauses_of_e2b_in_node(freezing: GatewayProcess, tmp_path: Path) -> None:
     found = run(freezing, tmp_path, "e2b_pause", "@e2b/code-interpreter")
     assert found == {"paused": [True, False, False], "resumed": ["6", True]}
+
+
+def test_pauses_of_e2b_at_timeouts(freezing: GatewayProcess, swap: None, tmp_path: Path) -> None:
+    assert run(freezing, tmp_path, "e2b_auto_pause", "e2b_code_interpreter") == {
+        "lifecycle": {"on_timeout": "pause", "auto_resume": False},
+        "running": False,
+        "resumed": ["6", True],
+        "killed": True,
+    }
+
+
+def test_pauses_of_e2b_at_timeouts_in_node(freezing: GatewayProcess, swap: None, tmp_path: Path) -> None:
+    assert run(freezing, tmp_path, "e2b_auto_pause", "@e2b/code-interpreter") == {
+        "lifecycle": {"onTimeout": "pause", "autoResume": False},
+        "running": False,
+        "resumed": ["6", True],
+    }
 
 
 @newest

@@ -227,6 +227,12 @@ class FakePool:
         """Whether two kernels may have one workspace."""
         return True
 
+    def let_yield(self, _: object) -> None:
+        """There is a place for every kernel."""
+
+    def look_for_places(self) -> None:
+        """Nobody lacks one."""
+
     async def claim(
         self,
         profile: KernelProfile,

@@ -40,7 +40,7 @@ from cellgate.server.observing import Observer
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.decisions import replay
 from cellgate.sessions.machine import Occupant
-from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
+from cellgate.sessions.parts import SessionSettings, SharedParts, SleepWays, everybody, same_weight
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.secrets import SecretSource
 from cellgate.sessions.session import Session
@@ -157,6 +157,7 @@ class World:
         egress: Egress | None = None,
         admits: Callable[[str], bool] = everybody,
         secrets: SecretSource | None = None,
+        sleep: SleepWays | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         self.decisions.start()
@@ -190,6 +191,7 @@ class World:
                 egress=egress,
                 admits=admits,
                 secrets=secrets,
+                sleep=sleep,
             ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )

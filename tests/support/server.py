@@ -93,7 +93,8 @@ class GatewayProcess:
         self.users_at = ("--data-dir", str(data_dir))
         # On demand, each kernel that a test does not use is one too many.
         # Many tests show wrong tokens to a gateway that they share.
-        options = {"pool_size": 0, "burst_size": 0, "login_attempts": 0} | options
+        # Sessions end when they were not used for too long, whether this machine has swap or not.
+        options = {"pool_size": 0, "burst_size": 0, "login_attempts": 0, "sleep_after": 0} | options
         if command is None:
             # What most cells of tests don't use takes a zygote a second or two to load.
             options = {"zygote_modules": ()} | options

@@ -104,7 +104,7 @@ class AzureHandler(DoorAccess):
         usual = self.services.sessions.terms.default_limits(self.owner).idle_timeout
         return SessionBody(
             session=self.key(),
-            limits=LimitsBody(idle_timeout=min(IDLE, usual)),
+            limits=LimitsBody(idle_timeout=min(IDLE, usual), on_idle="end"),
             metadata={"door": self.door, "identifier": self.identifier},
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from cellgate.quotas.quotas import Quotas
 from cellgate.wire.models import LimitsBody
@@ -23,19 +23,23 @@ MAX_SECONDS = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """A session's limits: its kernel's resources, and times in seconds."""
+    """A session's limits: its kernel's resources, times in seconds, and what follows an idle time."""
 
     resources: ResourceLimits = field(default_factory=ResourceLimits)
     cell_timeout: float = option(
         60.0, "Seconds a cell may run unless its request says otherwise.", unit=SECONDS, least=0.01
     )
-    idle_timeout: float = option(1800.0, "Seconds unused until a session ends.", unit=SECONDS, least=0.1)
+    idle_timeout: float = option(
+        1800.0, "Seconds unused until a session falls asleep, or ends.", unit=SECONDS, least=0.1
+    )
     lifetime: float = option(86400.0, "Seconds until a session ends, used or not.", unit=SECONDS, least=1)
+    on_idle: Literal["sleep", "end"] = "sleep"
+    """What follows the `idle_timeout`; a session that can't sleep ends in any case."""
 
     def to_wire(self) -> dict[str, Any]:
         """Return the flat object on the wire; sizes in bytes."""
         times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
-        return {**asdict(self.resources), **times}
+        return {**asdict(self.resources), **times, "on_idle": self.on_idle}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> SessionLimits:
@@ -162,4 +166,6 @@ def named_limits(defaults: SessionLimits, body: LimitsBody) -> SessionLimits:
         seconds = getattr(body, name)
         if seconds is not None:
             times[name] = check_seconds(seconds, f"limits.{name}")
-    return replace(defaults, resources=replace(defaults.resources, **resources), **times)
+    on_idle = defaults.on_idle if body.on_idle is None else body.on_idle
+    changed = replace(defaults.resources, **resources)
+    return replace(defaults, resources=changed, on_idle=on_idle, **times)

@@ -59,7 +59,8 @@ KERNEL_DEATHS = (
 )
 """Causes of kernels' ends that nobody had requested."""
 SESSION_ENDS = (
-    *("deleted", "idle_timeout", "lifetime", "gateway_shutdown", "one_shot", "user_disabled", "user_removed"),
+    *("deleted", "idle_timeout", "room_needed", "lifetime", "gateway_shutdown", "one_shot"),
+    *("user_disabled", "user_removed"),
     *("shutdown_request", "internal_error", "fenced", "record_set_back"),
 )
 """Causes of sessions' ends."""

@@ -39,10 +39,15 @@ class SessionSums:
 
         `without_disk`: its disk is another session's, and already reserved.
         """
-        use = _use_of(limits, without_disk=without_disk)
+        use = sums_of(limits, without_disk=without_disk)
         self.check_sums(use)
         self.check_record()
         return self._reserved(use)
+
+    def has_room(self, limits: ResourceLimits, freed: Sums = NOTHING, *, without_disk: bool = False) -> bool:
+        """Return whether a session with these limits would fit, once other sessions have `freed` theirs."""
+        used = self.sums.plus(self.of_others).plus(freed, -1)
+        return not used.plus(sums_of(limits, without_disk=without_disk)).exceeds(self.quotas)
 
     def check_sums(self, more: Sums) -> None:
         """Check that there is room for one more session's use. Raises PrincipalQuotaExceeded."""
@@ -76,7 +81,7 @@ class SessionSums:
 
     def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
         """Count an existing session, whatever the quotas are."""
-        use = _use_of(limits, without_disk=without_disk)
+        use = sums_of(limits, without_disk=without_disk)
         self._count(use)
         return Reservation(lambda: self._count(use, -1))
 
@@ -126,7 +131,7 @@ class SessionSums:
         return PrincipalQuotaExceededForNow(message, quota=quota, limit=limit, used=used, retry_after=retry)
 
 
-def _use_of(limits: ResourceLimits, *, without_disk: bool) -> Sums:
+def sums_of(limits: ResourceLimits, *, without_disk: bool) -> Sums:
     """Return what a session with these limits uses."""
     return Sums(1, limits.memory, round(limits.cpus, CPU_DIGITS), 0 if without_disk else limits.disk)
 

@@ -32,6 +32,7 @@ from cellgate_kernels.base.trees import free
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.limits.cgroups import hierarchies
 from cellgate_kernels.limits.control_group import CONTROLLERS as SLEEPING
+from cellgate_kernels.limits.swap import size_of_swap
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MIB = 1024 * 1024
@@ -238,14 +239,16 @@ def find_memory() -> Diagnosis:
 
 def find_swap(swaps: str) -> Diagnosis:
     """Return the diagnosis of swap, from the text of /proc/swaps (proc(5))."""
-    kib = 0
-    for line in swaps.splitlines()[1:]:
-        words = line.split()
-        if len(words) >= 3 and words[2].isdecimal():
-            kib += int(words[2])
-    if not kib:
-        return _fine("swap", "none: kernels that sleep (--sleep-after) keep their memory")
-    return _fine("swap", f"{kib / 1024 / 1024:.1f} GiB")
+    size = size_of_swap(swaps)
+    if not size:
+        return _fine(
+            "swap",
+            "none: sessions end after their idle_timeout, and kernels that sleep (--sleep-after) keep their"
+            " memory",
+        )
+    return _fine(
+        "swap", f"{size / GIB:.1f} GiB: sessions whose kernels can sleep do so at their idle_timeout"
+    )
 
 
 def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:

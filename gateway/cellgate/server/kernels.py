@@ -36,6 +36,7 @@ from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher, SharedBackend
 from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
 from cellgate_kernels.limits.cgroups import Cgroups
+from cellgate_kernels.limits.swap import has_swap
 from cellgate_kernels.pool.pool import KernelPool, PoolObserver
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.manifest import MOST_BYTES, decode_manifest
@@ -227,7 +228,11 @@ async def _fork_server(
     # Named after the data folder, which only one gateway uses: the next one finds the leftovers of a crash.
     name = hashlib.sha256(os.fsencode(settings.data_dir.resolve())).hexdigest()[:16]
     try:
-        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=kernels.sleep_after > 0)
+        # Without swap kernels sleep only if the operator asks for it.
+        freezing = (
+            await asyncio.to_thread(has_swap) if kernels.sleep_after is None else kernels.sleep_after > 0
+        )
+        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=freezing)
     except BackendUnavailable as error:
         logger.warning(
             "Kernels get no cgroups of their own, so memory is limited for each process, processors are not:"

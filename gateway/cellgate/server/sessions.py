@@ -26,7 +26,7 @@ from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.ownership import Alone
-from cellgate.sessions.parts import SessionObserver, SharedParts
+from cellgate.sessions.parts import SessionObserver, SharedParts, SleepWays
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionRegistry
 from cellgate_kernels.base.leftovers import make_way
@@ -75,6 +75,7 @@ def open_sessions(
         egress=egress,
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
         former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers, lanes.bulk),
+        sleep=None if settings.kernels.sleep_after == 0 else SleepWays(lanes.files, lanes.sleep),
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)

@@ -129,9 +129,10 @@ class KernelSettings:
         among=("session", "principal"),
     )
     start_timeout: float = option(60.0, "Seconds that a kernel may take to start.", unit=SECONDS, least=1)
-    sleep_after: float = option(
-        0.0,
-        "Seconds without use after which a kernel is frozen and its memory given back; 0: never.",
+    sleep_after: float | None = option(
+        None,
+        "Seconds without use after which a kernel is frozen and its memory given back; 0: never; default: at"
+        " its session's idle_timeout, where there is swap.",
         unit=SECONDS,
         least=0,
     )

@@ -1,5 +1,7 @@
 """Tells when a session ends by itself: its lifetime is over, or it was not used for too long. Pure.
 
+A session that falls asleep when it was not used for too long ends with its lifetime only.
+
 ``registry`` ends sessions by it, and the wire's model shows it. Moments are of the loop's clock.
 """
 
@@ -25,16 +27,29 @@ class Due:
 
     def to_wire(self, moment: float, wall: float) -> SessionEnd:
         """Return the wire's form, given the time of both clocks now; whole seconds, never earlier."""
-        at = datetime.fromtimestamp(math.ceil(wall + self.moment - moment), UTC)
-        return SessionEnd(at=at.strftime("%Y-%m-%dT%H:%M:%SZ"), cause=self.cause)
+        return SessionEnd(at=on_wire(self.moment, moment, wall), cause=self.cause)
+
+
+def on_wire(due_at: float, moment: float, wall: float) -> str:
+    """Return a moment of the loop's clock as the wire has it, given the time of both clocks now."""
+    at = datetime.fromtimestamp(math.ceil(wall + due_at - moment), UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def due(
-    limits: SessionLimits, started: float, idle_since: float | None, most_lifetime: float = math.inf
+    limits: SessionLimits,
+    started: float,
+    idle_since: float | None,
+    most_lifetime: float = math.inf,
+    *,
+    sleeps: bool = False,
 ) -> Due:
-    """Return the earlier end of a session that `started` at a moment and is idle since another, if it is."""
+    """Return the earlier end of a session that `started` at a moment and is idle since another, if it is.
+
+    `sleeps`: whether it falls asleep instead of ending for being idle.
+    """
     life = Due(started + min(limits.lifetime, most_lifetime), "lifetime")
-    if idle_since is None:
+    if idle_since is None or sleeps:
         return life
     idle = Due(idle_since + limits.idle_timeout, "idle_timeout")
     return min(life, idle, key=lambda each: each.moment)

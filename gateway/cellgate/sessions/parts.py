@@ -16,6 +16,7 @@ from cellgate.processes.table import ProcessCounts
 from cellgate.quotas.usage import Usage
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.ownership import Alone, Ownership
+from cellgate_kernels.limits.swap import has_swap
 
 if TYPE_CHECKING:
     from cellgate.channels.client import ChannelSettings
@@ -65,6 +66,18 @@ class SessionObserver(RunObserver):
 
 
 @dataclass(frozen=True, slots=True)
+class SleepWays:
+    """How kernels fall asleep. `looks`: threads to look at kernels in; `sleeps`: those that wait for a disk.
+
+    `swap`: returns whether this machine has swap space, in a thread.
+    """
+
+    looks: Lane
+    sleeps: Lane
+    swap: Callable[[], bool] = has_swap
+
+
+@dataclass(frozen=True, slots=True)
 class SharedParts:
     """The parts of the gateway that all sessions use.
 
@@ -74,7 +87,8 @@ class SharedParts:
     now. `usage`: each principal's use; by default nobody has quotas. `observer`: counts and traces events.
     `secrets`, `egress`: without them, no session gets secrets or a network. `processes`: the number of each
     principal's programs; `ports`: of connections to programs. `neighbours`: the sessions of kernels.
-    `ownership`: the gateways of sessions; `former`: their folders, if they share a disk.
+    `ownership`: the gateways of sessions; `former`: their folders, if they share a disk. `sleep`: how idle
+    sessions fall asleep instead of ending; without it they end.
     """
 
     pool: KernelPool
@@ -93,3 +107,4 @@ class SharedParts:
     neighbours: Neighbours = field(default_factory=Neighbours)
     ownership: Ownership = field(default_factory=Alone)
     former: FormerFolders | None = None
+    sleep: SleepWays | None = None

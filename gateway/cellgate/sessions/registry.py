@@ -40,6 +40,7 @@ from cellgate.sessions.replacement import Moved
 from cellgate.sessions.session import Session
 from cellgate.sessions.set_back import SetBackRecords
 from cellgate.sessions.settings import ManagerSettings
+from cellgate.sessions.sleepers import Sleepers
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.terms import SessionPlan, SessionTerms
 from cellgate.wire.models import SessionBody
@@ -91,6 +92,9 @@ class SessionRegistry:
         """Opens sessions."""
         self.purger = SessionPurger(journal, parts, self.keys, self.delete, self._tasks)
         """Removes records."""
+        end = partial(self.end_later, keep_files=True)
+        self.sleepers = Sleepers(self.everybodys, end, parts.pool, parts.sleep)
+        """Sessions that sleep instead of ending for being idle."""
         self._journal = journal
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time
@@ -102,6 +106,7 @@ class SessionRegistry:
         """Start culling sessions that are idle or too old."""
         interval = self.settings.cull_interval
         self._culler = self._tasks.repeat(self._cull, "culler", pause=interval)
+        self.sleepers.start(interval)
 
     def refuse_work(self) -> None:
         """Refuse new work from now on."""
@@ -126,6 +131,7 @@ class SessionRegistry:
         self.refuse_work()
         if self._culler is not None:
             self._culler.cancel()
+        await self.sleepers.close()
         quiet = Supervisor()
         for session in self.keys.sessions():
             quiet.start(end_when_idle(session), f"quiet {session.row.key}", session=session.row.key)
@@ -202,6 +208,8 @@ class SessionRegistry:
         sharer = await self._sharer(owned, body)
         if sharer is not None:
             limits = _with_disk_of(limits, sharer, body)
+        if not self.keys.find(owned).open:
+            await self.sleepers.make_room(self._parts.usage.account(principal), limits.resources, sharer)
         while True:
             use = self.keys.find(owned)
             if use.removed_by is not None:
@@ -296,6 +304,8 @@ class SessionRegistry:
         parent = self.live(principal, key)
         owned = (principal, check_session_key(branch))
         await self.opener.look(principal)
+        parent.record.begin_idleness()
+        await self.sleepers.make_room(parent.account, parent.limits.resources)
         if self.keys.find(owned).taken:
             raise Conflict(f"There is a session {branch!r} already; choose another key for the branch")
         told = parent.row.metadata if metadata is None else dict(metadata)
@@ -415,6 +425,7 @@ class SessionRegistry:
         await self.keys.ownership.check_room(None)
         limits = self.terms.limits(principal, body, lower=lower)
         plan = SessionPlan(body, self.terms.profile(body, limits), limits)
+        await self.sleepers.make_room(self._parts.usage.account(principal), limits.resources)
         session = await self.opener.open_one_shot(principal, plan, store=store, until=until, moved=moved)
         try:
             self.opener.check_admitted(principal)
@@ -550,6 +561,7 @@ class SessionRegistry:
 
     async def _cull(self) -> float:
         """End overdue sessions concurrently; return the seconds until the next run."""
+        await self.sleepers.look()
         for session in self.keys.sessions():
             most = self.terms.ceilings(session.account.name).lifetime
             if not session.ending and (cause := _overdue(session, most)) is not None:
@@ -568,5 +580,8 @@ def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:
     # An adopted session has the limits of a previous gateway, whose ceilings may have been different.
-    end = due(session.limits, session.record.started, session.idle_since, most_lifetime)
-    return end.cause if asyncio.get_running_loop().time() > end.moment else None
+    record = session.record
+    end = due(session.limits, record.started, session.idle_since, most_lifetime, sleeps=record.sleeps)
+    if asyncio.get_running_loop().time() <= end.moment:
+        return None
+    return None if record.age < most_lifetime and record.instead_of_end() else end.cause

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from msgspec import structs, to_builtins
+from msgspec import UNSET, structs, to_builtins
 
 from cellgate.channels.door import Door
 from cellgate.egress.proxy import SessionProxy
@@ -150,7 +150,11 @@ class Session(SessionCore):
             sharers=self.slot.sharers,
             inherits_paths=self.slot.inherits_paths,
         )
-        return model if self.ending else structs.replace(model, ends=self.record.end(self.idle_since))
+        if self.ending:
+            return model
+        idle_since = self.idle_since
+        sleeps_at = UNSET if self.state is SessionState.ASLEEP else self.record.sleeps_at(idle_since)
+        return structs.replace(model, ends=self.record.end(idle_since), sleeps_at=sleeps_at)
 
     async def recorded(self) -> None:
         """Return once all ends that the kernel reported are recorded, or could not be written in time."""

@@ -4,6 +4,7 @@ A kernel sleeps if, for as long as the setting says, nobody used its session, no
 it sent nothing, and its processes did next to nothing. So a thread that prints or computes is left alone; a
 timer that only waits is not noticed, and fires when the kernel is woken. Any message to a kernel wakes it
 (``cellgate_kernels.kernel.asleep``); this module only wakes a kernel that has lost a process in its sleep.
+Sessions that sleep at the end of their idle time are the business of ``sleepers``.
 Kernels that share a sandbox, branches and their parents, stay awake.
 
 One task looks at all sessions and lets kernels fall asleep one after the other, because they share the disk
@@ -46,11 +47,16 @@ class _Look:
 
 
 class SleepWatch:
-    """Puts kernels to sleep after `after` seconds (0: never). `close` it before the sessions."""
+    """Puts kernels to sleep after `after` seconds (0: never; None: only those wake that others put to sleep).
 
-    def __init__(self, sessions: Callable[[], Iterable[Session]], after: float, lane: Lane) -> None:
+    `close` it before the sessions.
+    """
+
+    def __init__(self, sessions: Callable[[], Iterable[Session]], after: float | None, lane: Lane) -> None:
         self._sessions = sessions
-        self._after = after
+        self._after = after or 0.0
+        self._pause = min(after / LOOKS, MOST_PAUSE) if after else MOST_PAUSE
+        self._wakes = after is None or after > 0
         self._lane = lane
         self._tasks = Supervisor()
         self._looks: dict[str, _Look] = {}
@@ -60,10 +66,10 @@ class SleepWatch:
     def start(self) -> None:
         """Start looking, unless the setting is off."""
         if self._after > 0:
-            pause = min(self._after / LOOKS, MOST_PAUSE)
-            self._tasks.repeat(self.look, "sleep", pause=pause)
+            self._tasks.repeat(self.look, "sleep", pause=self._pause)
+        if self._wakes:
             # In a task of its own: a large kernel may take minutes to fall asleep.
-            self._tasks.repeat(self.wake_disturbed, "disturbed sleep", pause=pause)
+            self._tasks.repeat(self.wake_disturbed, "disturbed sleep", pause=self._pause)
 
     async def close(self) -> None:
         """Stop looking. Sleeping kernels sleep on."""
@@ -97,7 +103,7 @@ class SleepWatch:
         if without & self._without:
             self._tell_once()
         self._looks, self._without = looks, without
-        return min(self._after / LOOKS, MOST_PAUSE)
+        return self._pause
 
     async def wake_disturbed(self) -> float:
         """Wake all kernels that have lost a process; return the seconds until the next look."""
@@ -105,7 +111,7 @@ class SleepWatch:
             kernel = session.kernel
             if kernel is not None and kernel.asleep and await self._lane.run(kernel.is_disturbed):
                 kernel.wake()
-        return min(self._after / LOOKS, MOST_PAUSE)
+        return self._pause
 
     def _tell_once(self) -> None:
         """Log once that the setting has no effect here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,7 +21,7 @@ from cellgate.errors import Conflict, QueueFull, ShuttingDown, StorageFull
 from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
-from cellgate.sessions.due import due
+from cellgate.sessions.due import due, on_wire
 from cellgate.sessions.machine import SessionMachine, Step
 from cellgate.sessions.model import AUTO, CHECKPOINT, environment_of
 from cellgate.wire.answers import SessionEnd
@@ -72,6 +72,11 @@ class SessionState(StrEnum):
     ENDED = "ended"
 
 
+def ends() -> bool:
+    """Return False: a session ends when it is to end by itself."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
     """One session: its row, its limits, the kernels it gets, its event log, and the store of that log.
@@ -109,6 +114,10 @@ class SessionRecord:
         self._time = asyncio.get_running_loop().time
         self.started = self._time()
         self.idle_since = self._time()
+        self.can_sleep = False
+        """Whether its kernel could be put to sleep and would give its memory back, as last seen."""
+        self.instead_of_end: Callable[[], bool] = ends
+        """Called when the session is to end by itself: whether it goes on, because something else happens."""
         self._store = spec.store
         self._secrets = spec.secrets
         self._gateway_version = gateway_version
@@ -152,12 +161,32 @@ class SessionRecord:
         if lifetime > self.limits.lifetime:
             self._live(lifetime)
 
+    def let_sleep(self, most: float) -> None:
+        """Let the session live for `most` seconds in all, but be idle no longer than before."""
+        self.limits = replace(self.limits, lifetime=max(self.limits.lifetime, most))
+
     def _live(self, lifetime: float) -> None:
         self.limits = replace(self.limits, lifetime=lifetime, idle_timeout=lifetime)
 
     def end(self, idle_since: float | None) -> SessionEnd:
         """Return when and why the session ends by itself; `idle_since`: None while it is in use."""
-        return due(self.limits, self.started, idle_since).to_wire(self._time(), time.time())
+        found = due(self.limits, self.started, idle_since, sleeps=self.sleeps)
+        return found.to_wire(self._time(), time.time())
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the session falls asleep instead of ending when it was not used for too long."""
+        return self.can_sleep and self.limits.on_idle == "sleep"
+
+    def sleeps_at(self, idle_since: float | None) -> str | UnsetType:
+        """Return when the session falls asleep unless it is used before; UNSET if it doesn't."""
+        if idle_since is None or not self.sleeps:
+            return UNSET
+        moment = idle_since + self.limits.idle_timeout
+        # It ends at the same moment or before.
+        if moment >= due(self.limits, self.started, None).moment:
+            return UNSET
+        return on_wire(moment, self._time(), time.time())
 
     def present(self) -> SessionRow:
         """Return the row with the current state, limits and head."""

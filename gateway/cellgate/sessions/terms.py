@@ -86,7 +86,9 @@ class SessionTerms:
         """Return a live session's limits with other times. Raises InvalidInput."""
         if times is None:
             return present
-        body = LimitsBody(cell_timeout=times.cell_timeout, idle_timeout=times.idle_timeout)
+        body = LimitsBody(
+            cell_timeout=times.cell_timeout, idle_timeout=times.idle_timeout, on_idle=times.on_idle
+        )
         changed = named_limits(present, body)
         if times.cell_timeout is not None:
             self.ceilings(principal).check(changed)

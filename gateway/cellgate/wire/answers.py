@@ -152,6 +152,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
         say("`auto` if a checkpoint is made after each of its cells; absent otherwise."),
     ] = UNSET
     ends: Annotated[SessionEnd | UnsetType, say("When a live session ends by itself; else absent.")] = UNSET
+    sleeps_at: Annotated[
+        str | UnsetType,
+        say("When an idle session falls asleep unless it is used until then; absent if it does not."),
+    ] = UNSET
     memory: Annotated[
         int | UnsetType,
         say(

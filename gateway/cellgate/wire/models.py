@@ -32,6 +32,21 @@ MOST_ALTERNATIVES = 16
 _KEY = {"pattern": f"^{SESSION_KEY.pattern}$"}
 
 
+_IdleTimeout = Annotated[
+    float | None, say("Seconds without use after which the session falls asleep, or ends.")
+]
+_OnIdle = Annotated[
+    Literal["sleep", "end"] | None,
+    Meta(
+        title="OnIdle",
+        description=(
+            "What follows the idle time. `sleep`, the default: the session keeps its variables, and its next "
+            "use wakes it, where its kernel can sleep; elsewhere it ends. `end`: it ends in any case."
+        ),
+    ),
+]
+
+
 class LimitsBody(Body, frozen=True, forbid_unknown_fields=True):
     """Limits of a session; absent ones are the gateway's defaults."""
 
@@ -40,7 +55,8 @@ class LimitsBody(Body, frozen=True, forbid_unknown_fields=True):
     pids: Annotated[int | None, say("The number of processes and threads.")] = None
     disk: Annotated[str | int | None, say("The workspace's size: bytes, or a size such as `1g`.")] = None
     cell_timeout: Annotated[float | None, say("Seconds a cell may run.")] = None
-    idle_timeout: Annotated[float | None, say("Seconds without use after which the session ends.")] = None
+    idle_timeout: _IdleTimeout = None
+    on_idle: _OnIdle = None
     lifetime: Annotated[float | None, say("Seconds after which the session ends.")] = None
 
 
@@ -103,7 +119,8 @@ class SessionTimesBody(Body, frozen=True, forbid_unknown_fields=True):
     """Limits of a live session that can be changed; absent ones stay."""
 
     cell_timeout: Annotated[float | None, say("Seconds a cell may run that is queued from now on.")] = None
-    idle_timeout: Annotated[float | None, say("Seconds without use after which the session ends.")] = None
+    idle_timeout: _IdleTimeout = None
+    on_idle: _OnIdle = None
 
 
 class SessionChangeBody(Body, frozen=True, forbid_unknown_fields=True):
@@ -342,6 +359,7 @@ class LimitsKeywords(TypedDict, total=False):
     disk: str | int | None
     cell_timeout: float | None
     idle_timeout: float | None
+    on_idle: Literal["sleep", "end"] | None
     lifetime: float | None
 
 
@@ -350,6 +368,7 @@ class TimesKeywords(TypedDict, total=False):
 
     cell_timeout: float
     idle_timeout: float
+    on_idle: Literal["sleep", "end"]
 
 
 class SessionKeywords(TypedDict, total=False):

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         "pool_exhausted",
         "record_set_back",
         "rolled_back",
+        "room_needed",
         "running_quota",
         "shutdown_request",
         "storage_full",

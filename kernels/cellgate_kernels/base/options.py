@@ -50,7 +50,9 @@ class Option:
     @property
     def kind(self) -> type:
         """The type of the option's value; None is for a number that depends on another setting."""
-        return int if self.default is None else type(self.default)
+        if self.default is None:
+            return float if self.unit is Unit.SECONDS else int
+        return type(self.default)
 
 
 def option(  # noqa: PLR0913 - most by name

@@ -22,15 +22,17 @@ logger = logging.getLogger(__name__)
 
 FREEZE_TIMEOUT = 1.0
 FREEZE_PAUSE = 0.01
+HELD = 16 * 1024 * 1024
+"""The bytes of memory that a sleeping kernel may hold to count as one that gave its memory back."""
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
 
 class Sleep:
-    """One sleep of one kernel. `over`: set from the moment the kernel is woken."""
+    """One sleep of one kernel. `over`: set from the moment it is woken. `deep`: set once it has begun."""
 
     def __init__(self, group: ControlGroup, connection: KernelConnection, lane: Lane) -> None:
-        self.over = False
+        self.over = self.deep = False
         self._group = group
         self._lane = lane
         self._given_back = 0
@@ -52,6 +54,7 @@ class Sleep:
             await self._until_frozen()
             if not self.over:
                 await self._lane.run(self._give_back)
+                self.deep = True
         except (OSError, TimeoutError) as error:
             why = in_words(error) if error.args else "it does not stop"
             logger.info("A kernel can't be put to sleep: %s", why)
@@ -70,6 +73,10 @@ class Sleep:
             self._limit_swap()  # it was woken just before
         self._group.give_memory_back(lambda: self.over)
         self._given_back = before - self._group.memory_used()
+
+    def gave_back(self) -> bool:
+        """Return whether the kernel holds hardly any memory now. Blocks for a moment. Raises OSError."""
+        return not self.over and self._group.memory_used() <= HELD
 
     def is_disturbed(self) -> bool:
         """Return whether a process of the kernel ended in its sleep, as when memory is short.

@@ -64,14 +64,22 @@ class ForkPlaces:
         return kernel
 
     def _make_room(self) -> asyncio.Task[None] | None:
-        """End a warm kernel for a fork; return that task, None if there is room. Raises PoolExhausted."""
+        """End a warm kernel, or let one that sleeps for long give way to a fork; return the task that ends
+        once there is a place, None if there is room. Raises PoolExhausted.
+        """
         waiting = self._claims.in_line
         if not self._roster.closed and self._roster.free > waiting:
             return None
         warm = None if self._roster.closed or waiting else self._warm.take_other()
-        if warm is None:
-            raise self._no_room()
-        return self._roster.end(warm)
+        if warm is not None:
+            return self._roster.end(warm)
+        if self._roster.make_way(1):
+            return self._tasks.start(until(self._is_in_bounds, self.changed), "room for a fork")
+        raise self._no_room()
+
+    def _is_in_bounds(self) -> bool:
+        """Return whether no more places are taken than there are."""
+        return self._roster.closed or self._roster.free >= 0
 
     def _displace(self, kernel: Kernel) -> None:
         """Take a claimed kernel's place from it, whatever happens to it meanwhile. Raises InvalidInput."""
@@ -93,6 +101,8 @@ class ForkPlaces:
             waiting, free = self._claims.in_line, self._roster.free
             return self._roster.closed or free > waiting or (not waiting and len(self._warm) > 0)
 
+        if not is_over():
+            self._roster.make_way(1 + self._claims.in_line - len(self._roster.leaving))
         try:
             async with asyncio.timeout(patience):
                 await until(is_over, self.changed)

@@ -27,7 +27,7 @@ from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.pool.claims import ANYBODY, Claim, Claims, Moved, Start
 from cellgate_kernels.pool.forks import ForkPlaces
-from cellgate_kernels.pool.roster import Roster
+from cellgate_kernels.pool.roster import Roster, Yielding
 from cellgate_kernels.pool.warm import WarmKernels
 
 logger = logging.getLogger(__name__)
@@ -276,9 +276,18 @@ class KernelPool:
 
     def detach(self, kernel: Kernel) -> None:
         """Let a claimed kernel outlive the pool."""
-        self._roster.in_use.discard(kernel)
-        self._roster.replaced.discard(kernel)
+        self._roster.detach(kernel)
         kernel.detach()
+
+    def let_yield(self, yielding: Yielding) -> None:
+        """Call `yielding` when claims or forks lack places: it ends the users of at most so many kernels that
+        sleep for long, and returns these kernels, which it must release soon. It must not raise.
+        """
+        self._roster.yielding = yielding
+
+    def look_for_places(self) -> None:
+        """Let kernels that sleep for long give way if claims lack places; call it when one more sleeps."""
+        self._roster.make_way(-self.room() - len(self._roster.leaving))
 
     def _balance(self) -> None:
         """Start all wanted kernels that fit; called after every change, and by one timer."""
@@ -311,6 +320,7 @@ class KernelPool:
             roster.starting[task] = start
             # A task that is cancelled before its first step never does this itself.
             task.add_done_callback(lambda done: roster.starting.pop(done, None))
+        self.look_for_places()
         self._set_timer(now)
         self._claims.tell_later()
 

@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     from cellgate_kernels.pool.claims import Start
     from cellgate_kernels.pool.warm import WarmKernels
 
+Yielding = Callable[[int], "Collection[Kernel]"]
+
+
+def yields_nothing(_count: int) -> Collection[Kernel]:
+    """Return no kernels: none gives up its place."""
+    return ()
+
 
 class Roster:
     """The places of one pool. `forking`: forks in progress; `closed`: no more places are assigned.
 
     `replaced`: claimed kernels whose place another kernel has or takes. `changed`: called when a place is
-    free.
+    free. `yielding`: ends the users of at most so many kernels that sleep for long, and returns the kernels,
+    which are then `leaving` until their release.
     """
 
     def __init__(self, most: int, warm: WarmKernels, tasks: Supervisor, changed: Callable[[], None]) -> None:
@@ -32,6 +40,8 @@ class Roster:
         self.forking = 0
         self.in_use: set[Kernel] = set()
         self.replaced: set[Kernel] = set()
+        self.yielding: Yielding = yields_nothing
+        self.leaving: set[Kernel] = set()
         self.ending: set[asyncio.Task[None]] = set()
         self.closed = False
         self.changed = changed
@@ -44,8 +54,21 @@ class Roster:
         used = len(self.starting) + self.forking + len(self.in_use) + len(self.ending)
         return self.most - used - len(self._warm)
 
+    def make_way(self, count: int) -> int:
+        """Let sleeping kernels give up at most `count` places; return how many places become free soon."""
+        found = self.yielding(count) if count > 0 and not self.closed else ()
+        leaving = self.in_use.intersection(found)
+        self.leaving |= leaving
+        return len(leaving)
+
+    def detach(self, kernel: Kernel) -> None:
+        """Forget a claimed kernel, which goes on."""
+        for kernels in (self.in_use, self.replaced, self.leaving):
+            kernels.discard(kernel)
+
     def release(self, kernel: Kernel, spared: Collection[Path] = ()) -> None:
         """End a claimed kernel; does nothing for any other."""
+        self.leaving.discard(kernel)
         if kernel in self.in_use:
             self.in_use.discard(kernel)
             self.end(kernel, spared)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -32,6 +33,29 @@ def test_an_end_is_told_before_and_put_off(page: Any, console: GatewayProcess) -
     page.wait_for_timeout(1100)
     told.get_by_role("button", name="Keep it").click()
     until(lambda: moment(end_of(console, "soon")["at"]) > first, "the session was not kept")
+
+
+def test_a_sleep_is_told_before_and_put_off(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "drowsy"})
+    moments: list[str] = []
+
+    def tell(route: Any) -> None:
+        # No machine of tests has swap of its own; the rest of the answer is the gateway's.
+        answer = route.fetch()
+        at = datetime.now(UTC) + timedelta(seconds=200)
+        moments.append(at.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        route.fulfill(response=answer, json=answer.json() | {"sleeps_at": moments[0]})
+
+    page.route(re.compile(r"/v1/sessions/drowsy(\?.*)?$"), tell)
+    show(page, "drowsy")
+    told = page.get_by_label("New cell")
+    expect(told).to_contain_text("This session falls asleep in 3 min")
+    expect(told).to_contain_text("Its variables stay, and its next cell wakes it.")
+    expect(told).not_to_contain_text("This session ends")
+    first = moment(end_of(console, "drowsy")["at"])
+    page.wait_for_timeout(1100)
+    told.get_by_role("button", name="Keep it awake").click()
+    until(lambda: moment(end_of(console, "drowsy")["at"]) > first, "the session was not kept")
 
 
 def test_a_lifetime_is_told_without_a_way_to_keep_it(page: Any, console: GatewayProcess) -> None:

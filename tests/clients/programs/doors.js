@@ -41,6 +41,20 @@ async function e2b_pause() {
   return found;
 }
 
+async function e2b_auto_pause() {
+  Object.assign(process.env, { E2B_API_URL: `${url}/e2b`, E2B_SANDBOX_URL: `${url}/e2b`, E2B_API_KEY: token });
+  const { Sandbox } = require("@e2b/code-interpreter");
+  const sandbox = await Sandbox.create({ timeoutMs: 3_000, lifecycle: { onTimeout: "pause" } });
+  await sandbox.runCode("x = 6");
+  const { lifecycle } = await sandbox.getInfo();
+  while ((await sandbox.getInfo()).state !== "paused") await new Promise((resolve) => setTimeout(resolve, 100));
+  const running = await sandbox.isRunning();
+  const again = await Sandbox.connect(sandbox.sandboxId, { timeoutMs: 60_000 });
+  const found = { lifecycle, running, resumed: [(await again.runCode("x")).text, await again.isRunning()] };
+  await again.kill();
+  return found;
+}
+
 async function watched(sandbox) {
   const seen = [];
   let told;
@@ -65,7 +79,7 @@ async function librechat() {
   };
 }
 
-const KNOWN = { e2b, e2b_pause, librechat };
+const KNOWN = { e2b, e2b_pause, e2b_auto_pause, librechat };
 KNOWN[which]().then(
   (found) => process.stdout.write(`${JSON.stringify(found)}\n`, () => process.exit(0)),
   (error) => {

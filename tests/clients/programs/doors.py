@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -133,6 +134,22 @@ def with_e2b_pause():
     found = {"paused": paused, "listed": listed, "resumed": [again.run_code("x").text, again.is_running()]}
     again.beta_pause()
     return {**found, "killed": again.kill()}
+
+
+def with_e2b_auto_pause():
+    from e2b import SandboxState
+    from e2b_code_interpreter import Sandbox
+
+    point_at_us()
+    sandbox = Sandbox.create(timeout=3, lifecycle={"on_timeout": "pause"})
+    sandbox.run_code("x = 6")
+    lifecycle = dict(sandbox.get_info().lifecycle)
+    while sandbox.get_info().state is not SandboxState.PAUSED:
+        time.sleep(0.1)
+    running = sandbox.is_running()
+    again = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    found = {"lifecycle": lifecycle, "running": running}
+    return {**found, "resumed": [again.run_code("x").text, again.is_running()], "killed": again.kill()}
 
 
 def with_openai_agents():

@@ -172,7 +172,12 @@ async def test_an_engine_that_fails_is_a_note(
 
 
 @pytest.mark.parametrize(
-    ("swaps", "found"), [(SWAPS, "3.0 GiB"), (SWAPS.splitlines()[0], "none"), ("", "none")]
+    ("swaps", "found"),
+    [
+        (SWAPS, "3.0 GiB: sessions whose kernels can sleep do so"),
+        (SWAPS.splitlines()[0], "none: sessions end after their idle_timeout"),
+        ("", "none: sessions end"),
+    ],
 )
 def test_swap_is_summed(swaps: str, found: str) -> None:
     assert find_swap(swaps).found.startswith(found)

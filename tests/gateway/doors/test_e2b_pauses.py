@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,14 +14,20 @@ from tests.support.sleepers import require_freezing
 
 LONG = 3600.0
 MOST = 5000.0
+OPTIONS = {
+    "doors": "e2b",
+    "sleep_after": LONG,
+    "max_lifetime": MOST,
+    "docker_url": NO_ENGINE,
+    "cull_interval": 0.1,
+}
 
 
 @pytest.fixture
 def gateway(sandbox: None, start_gateway: StartGateway) -> GatewayProcess:
     """A gateway whose kernels can be frozen, and do not sleep by themselves."""
     require_freezing()
-    more = {"doors": "e2b", "sleep_after": LONG, "max_lifetime": MOST, "docker_url": NO_ENGINE}
-    return start_gateway(backend="sandbox", **more)
+    return start_gateway(backend="sandbox", **OPTIONS)
 
 
 def listed(gateway: GatewayProcess, state: str | None = None) -> list[tuple[str, str]]:
@@ -80,6 +87,56 @@ def test_who_uses_its_session_by_another_way_wakes_it(gateway: GatewayProcess) -
     assert gateway.execute(own.session, "x")["text"] == "1"
     assert listed(gateway) == [(own.id, "running")]
     assert own.run("x + 1").text == "2"
+
+
+def test_a_sandbox_is_paused_at_its_timeout(swap: None, gateway: GatewayProcess) -> None:
+    own = make(gateway, timeout=100, autoPause=True)
+    assert own.control("GET").json()["lifecycle"] == {"autoResume": False, "onTimeout": "pause"}
+    own.run("x = 1")
+    context = own.server("POST", "contexts", json={"language": "python"}).json()["id"]
+    own.run("y = 2", context_id=context)
+    with ThreadPoolExecutor() as pool:
+        cell = pool.submit(
+            own.run, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n'done'"
+        )
+        until(lambda: gateway.model(own.session)["state"] == "busy", "the cell does not run")
+        assert own.control("POST", "/timeout", {"timeout": 0.1}).status_code == 204
+        until(lambda: own.control("GET").json()["endAt"] < now_as_text(), "its time does not pass")
+        # What runs then is waited for.
+        assert own.control("GET").json()["state"] == "running"
+        own.server("POST", "files", ENVD, params={"path": "go"}, files=[("file", ("go", b""))])
+        assert cell.result().text == "done"
+    until(lambda: own.control("GET").json()["state"] == "paused", "it is not paused")
+    assert {each["state"] for each in gateway.get("/v1/sessions").json()["sessions"]} == {"asleep"}
+    assert own.control("POST", "/connect", {"timeout": 50}).status_code == 201
+    assert (own.run("x").text, own.run("y", context_id=context).text) == ("1", "2")
+    # The next timeout is one as well.
+    assert own.control("POST", "/timeout", {"timeout": 0.1}).status_code == 204
+    until(lambda: own.control("GET").json()["state"] == "paused", "it is not paused again")
+    assert own.control("DELETE").status_code == 204
+
+
+def now_as_text() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_one_that_is_paused_at_its_timeout_goes_when_its_place_is_needed(
+    sandbox: None, swap: None, start_gateway: StartGateway
+) -> None:
+    require_freezing()
+    gateway = start_gateway(backend="sandbox", **OPTIONS, max_kernels=1)
+    own = make(gateway, timeout=1, autoPause=True)
+    until(lambda: own.control("GET").json()["state"] == "paused", "it is not paused")
+    assert make(gateway).run("6 * 7").text == "42"
+    assert own.control("GET").status_code == 404
+    assert gateway.model(own.session)["cause"] == "room_needed"
+
+
+def test_one_that_would_be_paused_without_its_memory_ends(swap: None, gateway: GatewayProcess) -> None:
+    own = make(gateway, timeout=100, autoPause=True, autoPauseMemory=False)
+    assert own.control("GET").json()["lifecycle"]["onTimeout"] == "kill"
+    assert own.control("POST", "/timeout", {"timeout": 0.1}).status_code == 204
+    until(lambda: own.control("GET").status_code == 404, "it lives on")
 
 
 def test_a_sandbox_in_use_is_not_paused(gateway: GatewayProcess) -> None:

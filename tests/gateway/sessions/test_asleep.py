@@ -255,13 +255,46 @@ def test_a_program_wakes_its_kernel_and_keeps_it_awake(start: Start, groups: Gro
 
 
 def test_a_sleeping_session_still_ends_when_it_was_idle_for_too_long(start: Start, groups: Groups) -> None:
-    gateway = start(idle_timeout=4 * AFTER, cull_interval=0.1)
-    gateway.execute("s", "x = 1")
+    gateway = start(cull_interval=0.1)
+    gateway.post("/v1/sessions", {"session": "s", "limits": {"idle_timeout": 4 * AFTER, "on_idle": "end"}})
     until_asleep(gateway, "s")
     metrics = gateway.get("/metrics").body.decode()
     assert 'cellgate_sessions{state="asleep"} 1.0' in metrics
     until(lambda: gateway.model("s")["state"] == "ended", "it sleeps on")
     until(lambda: not groups(gateway), "its kernel is left")
+
+
+def test_a_session_sleeps_instead_of_ending(start: Start, groups: Groups, swap: None) -> None:
+    gateway = start(sleep_after=None, idle_timeout=2 * AFTER, cull_interval=0.1)
+    gateway.execute("s", f"x = bytearray(b'x' * {50 * MIB})")
+    (group,) = groups(gateway)
+    until(lambda: "sleeps_at" in gateway.model("s"), "it is not to sleep")
+    assert gateway.model("s")["ends"]["cause"] == "lifetime"
+    until_asleep(gateway, "s")
+    until(lambda: group.memory_used() < 15 * MIB, "its memory is not given back")
+    kernel = gateway.model("s")["kernel_id"]
+    # It outlives several looks of the gateway.
+    time.sleep(AFTER)
+    assert (gateway.model("s")["state"], group.frozen) == ("asleep", True)
+    result = gateway.execute("s", "x.count(b'x')")
+    assert (result["text"], result["kernel"]["replaced"]) == (str(50 * MIB), False)
+    assert gateway.model("s")["kernel_id"] == kernel
+    until_asleep(gateway, "s")
+
+
+def test_a_sleeping_session_gives_way_to_one_that_needs_its_place(
+    start: Start, groups: Groups, swap: None
+) -> None:
+    gateway = start(sleep_after=None, idle_timeout=2 * AFTER, cull_interval=0.1, max_kernels=1)
+    gateway.execute("s", "x = 1")
+    until_asleep(gateway, "s")
+    assert gateway.execute("t", "1 + 1")["text"] == "2"
+    model = gateway.model("s")
+    assert (model["state"], model["cause"]) == ("ended", "room_needed")
+    until_asleep(gateway, "t")
+    told = gateway.execute("s", "1 + 2")
+    assert (told["text"], told["kernel"]["cause"]) == ("3", "room_needed")
+    assert len(groups(gateway)) == 1
 
 
 def test_a_sleeping_kernel_that_is_killed_is_found_dead(start: Start, kill: Kill) -> None:

@@ -28,6 +28,7 @@ from cellgate.cli.setting_checks import Duration
 from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
+from cellgate.wire.answers import SessionEnd
 from cellgate.wire.models import MOST_SEED, TimesKeywords
 from cellgate.wire.words import KeptBranches
 from cellgate_kernels.base.resources import GIB, MIB
@@ -172,9 +173,9 @@ class SessionApp(ListOptions):
     cell_time = Duration(
         None, allow_none=True, help="Seconds that a cell may run that is sent from now on."
     ).tag(config=True, metavar="SECONDS")
-    idle_time = Duration(None, allow_none=True, help="Seconds without use after which the session ends.").tag(
-        config=True, metavar="SECONDS"
-    )
+    idle_time = Duration(
+        None, allow_none=True, help="Seconds without use until it falls asleep, or ends."
+    ).tag(config=True, metavar="SECONDS")
 
     made_as = Unicode(
         help="The name of the branch or checkpoint; default: one that the gateway makes up."
@@ -475,6 +476,7 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     yield "last activity", model.last_activity
     yield "cells", f"{model.execution_count}, {model.queue_length} waiting"
     yield "limits", ", ".join(f"{name} {_amount(name, value)}" for name, value in model.limits.items())
+    yield from _times(model)
     yield "network", model.network
     if model.checkpoint == "auto":
         yield "checkpoints", "after each cell"
@@ -489,6 +491,14 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     if model.metadata:
         yield "metadata", msgspec.json.encode(model.metadata).decode()
     yield "record", f"{model.seq} events, head {model.head}"
+
+
+def _times(model: SessionModel) -> Iterator[tuple[str, str]]:
+    """Yield when a session falls asleep and when it ends, if it does either by itself."""
+    if isinstance(model.sleeps_at, str):
+        yield "falls asleep", f"{model.sleeps_at} unless it is used"
+    if isinstance(model.ends, SessionEnd):
+        yield "ends", f"{model.ends.at} ({model.ends.cause})"
 
 
 def _amount(name: str, value: object) -> str:

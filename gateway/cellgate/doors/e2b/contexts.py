@@ -117,6 +117,7 @@ def recover_contexts(manager: SessionRegistry, sandboxes: Sandboxes) -> None:
 def _join(manager: SessionRegistry, sandboxes: Sandboxes, sandbox: Session, context: CodeContext) -> None:
     """Let a context be the sandbox's for as long as both live; it ends with it."""
     sandboxes.of(sandbox).add(context.id, context.session)
+    context.session.record.instead_of_end = sandbox.record.instead_of_end
     manager.end_with(context.session, sandbox)
 
 
@@ -181,7 +182,7 @@ class ContextMaker(SandboxHandler):
             session=context_key(self.login, self.sandbox_id, identifier),
             language=language,
             env=env,
-            limits=LimitsBody(lifetime=left, idle_timeout=left),
+            limits=LimitsBody(lifetime=left, idle_timeout=left, on_idle=sandbox.limits.on_idle),
             network="allow" if sandbox.slot.profile.egress else "none",
             metadata={
                 "door": DOOR,

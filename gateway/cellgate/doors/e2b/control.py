@@ -32,7 +32,7 @@ from cellgate.doors.e2b.base import (
 )
 from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.doors.e2b.metrics import metrics_of
-from cellgate.doors.e2b.pausing import pause, resume
+from cellgate.doors.e2b.pausing import is_paused_at_timeout, pause, pause_at_timeout, resume
 from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
@@ -72,16 +72,15 @@ class CreateBody(Asked, frozen=True):
     env: dict[str, str] | None = field(name="envVars", default=None)
     timeout: float | None = None
     internet: bool | None = field(name="allow_internet_access", default=None)
+    auto_pause: bool | None = field(name="autoPause", default=None)
+    auto_pause_memory: bool | None = field(name="autoPauseMemory", default=None)
     network: Any = None
     iam: Any = None
     mcp: Any = None
     volumes: Any = field(name="volumeMounts", default=None)
 
     def check(self) -> None:
-        """Raise Unsupported for what would be wrong to pass over.
-
-        A sandbox that is to be paused at its timeout ends then, as clients have to expect of any.
-        """
+        """Raise Unsupported for what would be wrong to pass over."""
         absent = {
             "network": self.network != PUBLIC_PORTS and self.network,
             "iam": self.iam,
@@ -96,6 +95,11 @@ class CreateBody(Asked, frozen=True):
                 raise InvalidInput(f"metadata: the value of '{ascii(key)[1:-1][:40]}' must be a text")
         if len(self.template) > MOST_TEMPLATE:
             raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it is to be paused at its timeout, with its memory."""
+        return self.auto_pause is True and self.auto_pause_memory is not False
 
 
 class ForkBody(Asked, frozen=True):
@@ -210,7 +214,10 @@ class ControlHandler(E2bHandler):
             "diskSizeMB": resources.disk // MIB,
             "state": self.state(session),
             "metadata": metadata,
-            "lifecycle": {"autoResume": False, "onTimeout": "kill"},
+            "lifecycle": {
+                "autoResume": False,
+                "onTimeout": "pause" if is_paused_at_timeout(session) else "kill",
+            },
             "domain": self.domain(),
         }
 
@@ -242,18 +249,23 @@ class SandboxesHandler(ControlHandler):
         services, manager = self.services, self.services.sessions.manager
         self.check_may_make()
         identifier, life = self._new_id(), self.life(body.timeout)
-        wanted = sandbox_body(services, self.login, identifier, self.limits(life), body)
+        limits = self.limits(life, pauses=body.pauses)
+        wanted = sandbox_body(services, self.login, identifier, limits, body)
         check_metadata(wanted.metadata)
         session, created = await manager.get_or_create(self.owner, wanted)
         await session.log.commit()
         services.sessions.sandboxes.of(session).env = env
+        if limits.on_idle == "sleep":
+            await pause_at_timeout(
+                session, manager, services.sessions.sandboxes, services.storage.lanes.sleep
+            )
         if not created:
             session.record.let_live_longer(life, manager.terms.ceilings(self.owner).lifetime)
         self.answer(self.told(session), 201)
 
-    def limits(self, life: float) -> LimitsBody:
-        """Return the limits of a sandbox that is to live for so many seconds."""
-        return LimitsBody(lifetime=life, idle_timeout=life)
+    def limits(self, life: float, *, pauses: bool) -> LimitsBody:
+        """Return the limits of a sandbox that is to live for so many seconds. `pauses`: or is paused then."""
+        return LimitsBody(lifetime=life, idle_timeout=life, on_idle="sleep" if pauses else "end")
 
     def _new_id(self) -> str:
         """Return an id for a new sandbox; a request that is repeated with its key gets the same."""

@@ -72,7 +72,9 @@ class DebugHandler(E2bHandler):
         """Make the sandbox, unless it is there. It ends when it has been idle for as long as others live."""
         if find(self.services, self.login, SANDBOX) is not None:
             return
-        body = sandbox_body(self.services, self.login, SANDBOX, LimitsBody(idle_timeout=TIMEOUT))
+        body = sandbox_body(
+            self.services, self.login, SANDBOX, LimitsBody(idle_timeout=TIMEOUT, on_idle="end")
+        )
         session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)
         await session.log.commit()
 
@@ -80,9 +82,9 @@ class DebugHandler(E2bHandler):
 class DebugSandboxesHandler(DebugHandler, SandboxesHandler):
     """The collection, of one."""
 
-    def limits(self, life: float) -> LimitsBody:
+    def limits(self, life: float, *, pauses: bool) -> LimitsBody:
         """See `SandboxesHandler`. No client makes it live longer: it ends when it is idle for so long."""
-        return LimitsBody(idle_timeout=life)
+        return LimitsBody(idle_timeout=life, on_idle="end")
 
     def _new_id(self) -> str:
         return SANDBOX

@@ -41,7 +41,7 @@ export async function restart(session) {
 export async function change(session) {
   const times = /** @type {[string, string][]} */ ([
     ["cell_timeout", "Seconds a cell may run"],
-    ["idle_timeout", "Seconds without use until it ends"],
+    ["idle_timeout", "Seconds without use until it falls asleep or ends"],
   ]);
   const answer = await ask({
     title: `Change ${session.session}`,

@@ -45,14 +45,15 @@ export function useKept(log, alive) {
   }, [log, alive]);
 }
 
-/** What is told of a session's end before it comes. @param {{log: import("./session_log.js").SessionLog}} props */
+/** What is told of a session's end, or of its sleep, before it comes. @param {{log: import("./session_log.js").SessionLog}} props */
 export function EndsSoon({ log }) {
   const [asked, ask] = useState(false);
-  const { ends, limits } = log.model.value ?? {};
-  const left = ends && clock.value && Date.parse(ends.at) - now();
-  if (!ends || left > NOTICE) return null;
+  const { ends, limits, sleeps_at: sleeps } = log.model.value ?? {};
+  const at = sleeps ?? ends?.at;
+  const left = at && clock.value && Date.parse(at) - now();
+  if (!at || left > NOTICE) return null;
   const time = inWords(Math.max(0, left) / 1000);
-  if (ends.cause !== "idle_timeout")
+  if (!sleeps && ends.cause !== "idle_timeout")
     return html`<p class="note warn" role="status">This session ends in ${time}: its lifetime of ${inWords(limits.lifetime)} is over. Its variables go then; its files and its record stay.</p>`;
   const keep = async () => {
     ask(true);
@@ -60,9 +61,16 @@ export function EndsSoon({ log }) {
     log.refresh();
     ask(false);
   };
+  const button = (/** @type {string} */ text) =>
+    may("run") && html`<button type="button" class="small" disabled=${asked} onClick=${keep}>${text}</button>`;
+  if (sleeps)
+    return html`<p class="note" role="status">
+      This session falls asleep in ${time}, for it was not used for long. Its variables stay, and its next cell wakes it.
+      ${button("Keep it awake")}
+    </p>`;
   return html`<p class="note warn" role="status">
     This session ends in ${time}, for it was not used for long. Its variables go then; its files and its record stay.
-    ${may("run") && html`<button type="button" class="small" disabled=${asked} onClick=${keep}>Keep it</button>`}
+    ${button("Keep it")}
   </p>`;
 }
 

@@ -108,6 +108,7 @@ const CAUSES = new Map(
     pids_limit: "it had too many processes",
     pool_exhausted: "no kernel was free",
     rolled_back: "the session went back",
+    room_needed: "it slept beyond its idle time, and another session needed its room",
     running_quota: "too many cells of its owner ran",
     storage_full: "the gateway's disk was full",
   }),
