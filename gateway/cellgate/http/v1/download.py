@@ -16,6 +16,7 @@ from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, S
 from cellgate.http.base import UntaggedHandler
 from cellgate.http.operation import READS, Answer
 from cellgate.http.services import Services
+from cellgate.record.export.page_order import PageOrder
 from cellgate.record.export.session_export import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
 from cellgate_kernels.base.tasks import Supervisor
@@ -27,10 +28,11 @@ IF_NONE_MATCH = {"If-None-Match": "An ETag; what still has it is not sent again.
 NOT_MODIFIED = Answer(304, "It is what the client has.", headers={"ETag": "As the client has it."})
 
 
-def notebook_tag(moment: Moment, query: NotebookQuery) -> str:
+def notebook_tag(moment: Moment, query: NotebookQuery, order: PageOrder | None) -> str:
     """Return the ETag of a session's notebook, in Jupyter's own format."""
     left_out = {"-own": query.inherited, "-done": query.undone, "-code": query.outputs}
-    return moment.tag + "".join(mark for mark, shown in left_out.items() if not shown)
+    arranged = "" if order is None else f"-{order.digest}"
+    return moment.tag + arranged + "".join(mark for mark, shown in left_out.items() if not shown)
 
 
 class DownloadHandler(UntaggedHandler):

@@ -100,7 +100,7 @@ function Opened({ log, execution, principal, file }) {
     const code = cell && (await attempt(() => log.codeOf(cell)));
     if (!code) return;
     list.current?.toEnd();
-    if (await send(() => `${log.path}/execute`, code)) log.refresh();
+    if (await send(() => `${log.path}/execute`, code, ID.test(cell.cellId) ? cell.cellId : undefined)) log.refresh();
   };
   const focusCells = useCallback(() => list.current?.focusBy(0), []);
   return html`
