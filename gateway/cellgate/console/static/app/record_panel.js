@@ -4,9 +4,10 @@
 
 import { base } from "./api.js";
 import { may } from "./me.js";
+import { route } from "./router.js";
 import { saved } from "./session_actions.js";
 import { copy, Dialog, Icon, IconButton, Spinner, useModule } from "./ui.js";
-import { counted } from "./words.js";
+import { counted, seen } from "./words.js";
 import { html, useState } from "../vendor/preact.js";
 
 const EXPORTS = /** @type {[text: string, rest: string, ending: string, what: string][]} */ ([
@@ -19,6 +20,20 @@ const EXPORTS = /** @type {[text: string, rest: string, ending: string, what: st
   ["Bundle", "/bundle", ".zip", "notebook, files, requirements and record, as a zip file"],
   ["Rows of the record", "/audit", ".ndjson", "as they were hashed, one per line"],
 ]);
+
+/**
+ * Exports in the order of the notebook that is open, if one is.
+ * @param {string | null | undefined} file
+ * @returns {typeof EXPORTS}
+ */
+function arranged(file) {
+  if (!file || !/\.ipynb$/i.test(file)) return [];
+  const order = `order=page&file=${encodeURIComponent(file)}`;
+  return [
+    ["Notebook as arranged", `/notebook?${order}`, ".ipynb", `${seen(file)} in its order, with what the record has of it`],
+    ["Page as arranged", `/notebook?${order}&format=html`, ".html", "the same, to read and print"],
+  ];
+}
 
 /** @param {{log: import("./session_log.js").SessionLog}} props */
 export function RecordPanel({ log }) {
@@ -37,7 +52,7 @@ export function RecordPanel({ log }) {
         ${replay ? html`<${replay.Replay} session=${log.key} />` : html`<${Spinner} />`}`}
       <h2 class="panel-heading">Exports</h2>
       <ul class="exports">
-        ${EXPORTS.map(([text, rest, ending, what]) => html`<li key=${rest}><a href=${saved(log.path + rest)} download=${log.key + ending}><${Icon} name="download" />${text}</a> <span class="faint">${what}</span></li>`)}
+        ${[...arranged(may("files") ? route.value.file : null), ...EXPORTS].map(([text, rest, ending, what]) => html`<li key=${rest}><a href=${saved(log.path + rest)} download=${log.key + ending}><${Icon} name="download" />${text}</a> <span class="faint">${what}</span></li>`)}
       </ul>
       <h2 class="panel-heading">JupyterLab</h2>
       <p><button type="button" onClick=${() => setConnecting(true)}>Open in JupyterLab…</button></p>

@@ -20,6 +20,9 @@ import { because, counted } from "./words.js";
 import { VirtualList } from "./virtual_list.js";
 import { effect, html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 
+/** Ids of cells that nbformat allows. */
+const ID = /^[A-Za-z0-9_-]{1,64}$/;
+
 /** So wide that panels are shown beside the cells, in pixels; narrower, they are above them when asked for. */
 const WIDE = 1080;
 
