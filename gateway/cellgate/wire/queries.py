@@ -210,6 +210,9 @@ class NotebookQuery(SessionQuery, frozen=True):
         str | None,
         say("The path of a notebook in the workspace whose order `page` is; needs the scope `files`."),
     ] = None
+    inline: Annotated[
+        bool, say("Whether a browser shows HTML at once, to be read or printed, instead of saving it.")
+    ] = False
 
 
 class ReplayQuery(SessionQuery, frozen=True):

@@ -228,6 +228,28 @@ def test_a_page_of_a_notebook_runs_nothing_either(gateway: GatewayProcess, arran
     assert "a lie" not in text
 
 
+def test_a_page_is_shown_by_a_browser_under_the_same_policy(gateway: GatewayProcess, recorded: str) -> None:
+    saved = exported(gateway, recorded, "format=html")
+    shown = exported(gateway, recorded, "format=html&inline=true")
+    assert shown.headers["Content-Disposition"] == f'inline; filename="{recorded}.html"'
+    assert shown.headers["Content-Security-Policy"] == saved.headers["Content-Security-Policy"]
+    assert shown.body == saved.body
+    refused = gateway.get(f"/v1/sessions/{recorded}/notebook?format=markdown&inline=true")
+    assert (refused.status, refused.reason) == (400, "bad_request")
+
+
+def test_a_page_has_the_sessions_title() -> None:
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "cells": []}
+    for known, title in (
+        ({"session": "s", "metadata": {"title": "Flüsse <2026>"}}, "Flüsse &lt;2026&gt;"),
+        ({"session": "s", "metadata": {"title": 7}}, "s"),
+        ({"session": "s", "metadata": None}, "s"),
+        ({}, "Notebook"),
+    ):
+        page = convert(json.dumps({**notebook, "metadata": {"cellgate": known}}), "html")
+        assert f"<title>{title}</title>" in page
+
+
 def test_a_client_gets_the_order_too(gateway: GatewayProcess, arranged: str) -> None:
     with Gateway.sync(gateway.url, gateway.token) as client, client.session(arranged) as session:
         made = session.notebook(order="page", file="notes/page one.ipynb")

@@ -10,6 +10,8 @@ from cellgate.http.v1.download import (
     EXPORTS,
     IF_NONE_MATCH,
     NOT_MODIFIED,
+    SAVED,
+    SHOWN,
     DownloadHandler,
     notebook_tag,
 )
@@ -44,6 +46,8 @@ class NotebookHandler(DownloadHandler):
     )
     async def get(self, key: str) -> None:
         query = self.query(NotebookQuery)
+        if query.inline and query.format != "html":
+            raise InvalidInput("inline is for format=html: a browser shows no other format")
         if query.format not in {"ipynb", "notebook"}:
             await self.while_there(self._converted(key, query))
             return
@@ -83,10 +87,11 @@ class NotebookHandler(DownloadHandler):
         if self.known(f"{notebook_tag(moment, query, order)}-{form}"):
             return
         kind = f"{converted.media_type}; charset=utf-8"
+        way = SHOWN if query.inline else SAVED
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
         if self.is_head:
             extension = "" if form == "script" else extension_of(form, {})
-            await self.send_head(kind=kind, name=extension and f"{key}{extension}")
+            await self.send_head(kind=kind, name=extension and f"{key}{extension}", way=way)
             return
         with jobs.file(self.owner) as made:
             with jobs.file(self.owner) as given:
@@ -96,7 +101,7 @@ class NotebookHandler(DownloadHandler):
             metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
             extension = extension_of(form, metadata.get("language_info", {}))
             self.set_header("Content-Length", made.size)
-            await self.send(made.parts(), kind=kind, name=f"{key}{extension}")
+            await self.send(made.parts(), kind=kind, name=f"{key}{extension}", way=way)
 
 
 class BundleHandler(DownloadHandler):

@@ -9,7 +9,7 @@ import { Files } from "./files.js";
 import { Find } from "./find.js";
 import { cellsOf, LIVE } from "./listing.js";
 import { isAdmin, languageOf, may } from "./me.js";
-import { go, sessionHref } from "./router.js";
+import { go, sessionHref, tellTitle } from "./router.js";
 import { change, end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
 import { EndsSoon, HasEnded, useKept } from "./session_end.js";
 import { SessionLog } from "./session_log.js";
@@ -39,6 +39,9 @@ export function SessionView({ session, execution, principal = null, file = null 
     log.start();
     return () => log.stop();
   }, [log]);
+  const title = log.model.value?.title ?? "";
+  // Also after each step within the session.
+  useEffect(() => tellTitle(session, title), [session, title, execution, file]);
   const failure = log.failure.value;
   if (failure)
     return html`
