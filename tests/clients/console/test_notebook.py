@@ -468,6 +468,26 @@ def test_a_branch_is_made_and_compared(page: Any, console: GatewayProcess) -> No
     expect(stem).not_to_contain_text("x = 1")
 
 
+def test_what_differs_between_branches_is_marked_and_one_is_kept(page: Any, console: GatewayProcess) -> None:
+    console.execute("trunk", "x = 1")
+    console.post("/v1/sessions/trunk/branch", {"session": "sprig"})
+    for session, code in (("trunk", "x = 2"), ("sprig", "x = 3")):
+        console.execute(session, code)
+        console.execute(session, "print('x is', x)")
+        console.execute(session, "print('as ever')")
+    show(page, "sprig")
+    tab(page, "Tree").get_by_role("button", name="Compare with trunk").click()
+    dialog = page.get_by_role("dialog")
+    for session in ("sprig", "trunk"):
+        marks = dialog.get_by_role("region", name=session).locator(".compared .tag")
+        expect(marks).to_have_text(["only here", "same code, another output", "the same"])
+    dialog.get_by_role("button", name="Keep trunk and end the other").click()
+    answer(page, "End session")
+    expect(page.get_by_role("heading", name="trunk")).to_be_visible()
+    assert console.model("sprig")["state"] == "ended"
+    assert console.model("trunk")["state"] == "idle"
+
+
 # ---- panels -----------------------------------------------------------------------------------------------
 
 
