@@ -116,6 +116,7 @@ function Opened({ log, execution, principal, file }) {
         ${!opening && file && html`<${Later} key=${file} load=${PANELS.notebook} name="NotebookView" log=${log} path=${file} principal=${principal} />`}
         ${finding && !file && html`<${Find} log=${log} onCell=${setHit} onClose=${stopFinding} />`}
         ${opening && html`<${Spinner} label="Opening the session" />`}
+        ${!opening && !file && model?.branched_from && html`<${Later} load=${PANELS.inherited} name="Inherited" log=${log} principal=${principal} />`}
         ${!opening && !file && html`<${Cells} log=${log} execution=${hit ?? execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
         ${!opening && runs && !file && html`<${Composer} log=${log} principal=${principal} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
       </main>
@@ -301,6 +302,7 @@ const arrange = (log, principal) => attempt(async () => (await import("./noteboo
 
 /** Parts that are loaded when they are shown for the first time. */
 const PANELS = {
+  inherited: () => import("./inherited.js"),
   notebook: () => import("./notebook_view.js"),
   packages: () => import("./packages.js"),
   record: () => import("./record_panel.js"),
