@@ -202,8 +202,8 @@ class NotebookQuery(SessionQuery, frozen=True):
         Literal["record", "page"],
         Meta(
             title="CellOrder",
-            description="`record`: the cells that ran, in the order in which they did. `page`: the cells of the"
-            " notebook `file`, in its order, with what the record has of them.",
+            description="`record`: the cells that ran, in the order in which they did. `page`: the cells of"
+            " the notebook `file`, in its order, with what the record has of them.",
         ),
     ] = "record"
     file: Annotated[

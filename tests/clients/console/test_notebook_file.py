@@ -175,14 +175,17 @@ def test_a_notebook_is_exported_with_a_seal(page: Any, console: GatewayProcess) 
     page.keyboard.press("Alt+ArrowUp")
     is_saved(page)
     until(
-        lambda: "13050" in json.dumps(saved(console, "sealed", "a.ipynb")["cells"][1]), "the order is not saved"
+        lambda: "13050" in json.dumps(saved(console, "sealed", "a.ipynb")["cells"][1]),
+        "the order is not saved",
     )
     page.get_by_role("button", name="Actions for the notebook").click()
     with page.expect_download() as told:
         page.get_by_role("menuitem", name="Export with a seal").click()
     data = told.value.path().read_bytes()
     assert sources(json.loads(data)) == sources(saved(console, "sealed", "a.ipynb"))
-    assert check_notebook(data, "a").checked == "notebook, 3 cells as its author arranged them, of which 2 ran"
+    assert (
+        check_notebook(data, "a").checked == "notebook, 3 cells as its author arranged them, of which 2 ran"
+    )
     with page.expect_download() as told:
         tab(page, "Record").get_by_role("link", name="Notebook as arranged").click()
     assert check_notebook(told.value.path().read_bytes(), "a").valid

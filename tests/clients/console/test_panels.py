@@ -95,7 +95,10 @@ def test_a_page_is_shown_to_be_printed(page: Any, console: GatewayProcess) -> No
         shown.emulate_media(media="print")
         head = shown.locator("thead").last
         assert head.evaluate("head => getComputedStyle(head).display") == "table-header-group"
-        assert head.locator("xpath=../tbody/tr").last.evaluate("row => getComputedStyle(row).breakInside") == "avoid"
+        assert (
+            head.locator("xpath=../tbody/tr").last.evaluate("row => getComputedStyle(row).breakInside")
+            == "avoid"
+        )
         assert shown.pdf().startswith(b"%PDF-")
 
 

@@ -130,9 +130,7 @@ async def test_undone_cells_are_raw_or_left_out(made: Made) -> None:  # noqa: F8
     page = order_of(code("b", "x = 2", kept), code("a", "x = 1", gone))
     whole = await made.notebook(session, order=page)
     assert shown(whole) == [("code", "x = 2", printed("2")), ("raw", "x = 1", [])]
-    assert shown(await made.notebook(session, order=page, undone=False)) == [
-        ("code", "x = 2", printed("2"))
-    ]
+    assert shown(await made.notebook(session, order=page, undone=False)) == [("code", "x = 2", printed("2"))]
 
 
 async def test_a_branch_shows_what_its_parent_ran(made: Made) -> None:  # noqa: F811
@@ -203,7 +201,7 @@ def test_texts_keep_their_pictures() -> None:
     ],
 )
 def test_what_is_no_notebook_is_refused(content: bytes) -> None:
-    with pytest.raises(InvalidInput, match="'a.ipynb'"):
+    with pytest.raises(InvalidInput, match=r"'a\.ipynb'"):
         read_order(content, "a.ipynb")
 
 

@@ -109,7 +109,9 @@ class ExportApp(OwnerOption):
         if self.no_undone:
             raise UsageError("a bundle always has the cells that were undone; leave out --no-undone")
         if self.order != "record" or self.file:
-            raise UsageError("a bundle has its cells in the order in which they ran; leave out --order, --file")
+            raise UsageError(
+                "a bundle has its cells in the order in which they ran; leave out --order, --file"
+            )
         if self.to:
             raise UsageError("a bundle has the notebook as .ipynb; leave out --bundle or --to")
         if self._extension in _FORMATS:

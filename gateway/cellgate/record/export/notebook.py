@@ -217,16 +217,7 @@ class Notebook:
                 known["ancestor_left_out"] = export.absence
         if any(part.survey.facts.rollbacks for part in self._parts):
             known["undone"] = UNDONE_RAW if export.undone and not export.undone_as_code else export.undone
-        if export.repeats and any(part.survey.repeats for part in self._parts):
-            known["repeats"] = True
-        if export.order is not None:
-            executions = [name for part in self._parts for name in part.survey.places]
-            left_out = export.order.left_out(executions)
-            known["order"] = {
-                "file": export.order.path,
-                "sha256": export.order.digest,
-                "cells_left_out": left_out,
-            }
+        known |= self._repeats_and_order()
         if left_out := sum(part.survey.widgets_left_out for part in self._parts):
             known["widget_messages_left_out"] = left_out
         if self._survey.processes:
@@ -236,6 +227,16 @@ class Notebook:
             known["installed_packages"] = msgspec.to_builtins(packages)
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
+        return known
+
+    def _repeats_and_order(self) -> dict[str, Any]:
+        """Return whether cells ran again, and whose order the cells have if it is not that of the record."""
+        known: dict[str, Any] = {}
+        if self._export.repeats and any(part.survey.repeats for part in self._parts):
+            known["repeats"] = True
+        if (order := self._export.order) is not None:
+            left_out = order.left_out(name for part in self._parts for name in part.survey.places)
+            known["order"] = {"file": order.path, "sha256": order.digest, "cells_left_out": left_out}
         return known
 
     def _ancestors(self) -> list[dict[str, Any]]:
