@@ -655,11 +655,11 @@ class Session(Asynchronous):
         order: CellOrder = "record",
         file: str | None = None,
     ) -> None:
-        """Write its record to a file; a failure leaves the file as it was. For `order`, `file` see `notebook`.
+        """Write its record to a file; a failure leaves the file as it was.
 
-        Without `form` its name says what it is. A name that ends in ``.zip`` is that of a bundle, which has
-        no other order. Raises InvalidInput for one of another kind of file, such as ``.pdf``, unless `form`
-        says what it is, such as ``ipynb``.
+        `order` and `file`: see `notebook`. Without `form` its name says what it is. A name that ends in
+        ``.zip`` is that of a bundle, which has no other order. Raises InvalidInput for one of another kind of
+        file, such as ``.pdf``, unless `form` says what it is, such as ``ipynb``.
         """
         path = Path(path)
         form = form or form_of(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from traitlets import Bool, Enum, Unicode
 
@@ -17,6 +17,9 @@ from cellgate.cli.run.owner import OwnerOption
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
 from cellgate_kernels.base.errors import InvalidInput, in_brief
+
+if TYPE_CHECKING:
+    from cellgate.wire.words import CellOrder
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ""}
 """A script's depends on the session's language, which the gateway knows."""
@@ -137,7 +140,7 @@ class ExportApp(OwnerOption):
                 outputs=not self.no_outputs,
                 inherited=not self.no_inherited,
                 undone=not self.no_undone,
-                order=self.order,
+                order=cast("CellOrder", self.order),
                 file=self.file or None,
                 form=form,
                 progress=progress,

@@ -10,7 +10,7 @@ Pure: bytes in, a `PageOrder` out. Source of the file's form: nbformat 4.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -62,7 +62,8 @@ class _Metadata(msgspec.Struct, gc=False):
 
 _Attachments = dict[str, dict[str, str]]
 _decode = json_decoder(_File).decode
-_text = json_decoder(str | list[str]).decode
+_Text = str | list[str]
+_text: Callable[[msgspec.Raw], _Text] = msgspec.json.Decoder(_Text).decode
 _id = json_decoder(str).decode
 _metadata = json_decoder(_Metadata).decode
 _attachments = json_decoder(_Attachments).decode
