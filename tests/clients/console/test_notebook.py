@@ -503,9 +503,10 @@ def test_what_differs_between_branches_is_marked_and_one_is_kept(page: Any, cons
     for session in ("sprig", "trunk"):
         marks = dialog.get_by_role("region", name=session).locator(".compared .tag")
         expect(marks).to_have_text(["only here", "same code, another output", "the same"])
-    dialog.get_by_role("button", name="Keep trunk and end the other").click()
+    dialog.get_by_role("region", name="trunk").get_by_role("button", name="Keep this one").click()
     answer(page, "End session")
-    expect(page.get_by_role("heading", name="trunk")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="trunk")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
     assert console.model("sprig")["state"] == "ended"
     assert console.model("trunk")["state"] == "idle"
 

@@ -118,7 +118,7 @@ export function Compare({ known, one, other, kernel, onClose }) {
           ${[one, other].map((session, index) => html`
             <section class="side" aria-label=${session} tabindex="0">
               <h3><a href=${sessionHref(session, { principal: owner.value })}>${session}</a> <span class="faint">${counted(sides[index].length, "cell")}</span>
-                ${may("run") && lives(one) && lives(other) && html`<button type="button" class="small" onClick=${() => keep(session, [other, one][index])} aria-label="Keep ${session} and end the other">Keep this one…</button>`}</h3>
+                ${may("run") && lives(one) && lives(other) && html`<button type="button" class="small" onClick=${() => keep(session, [other, one][index])}>Keep this one…</button>`}</h3>
               ${sides[index].length === 0 && html`<p class="empty">Nothing ran here since.</p>`}
               ${sides[index].map((cell) => html`<${Compared} key=${cell.id} cell=${cell} kernel=${kernel} stands=${stands?.[index].get(cell.id)} />`)}
               ${sides[index].length >= MOST && html`<p class="note">Later cells are not shown here.</p>`}
