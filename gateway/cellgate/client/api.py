@@ -80,7 +80,7 @@ from cellgate.wire.answers import (
 )
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
-from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect
+from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect
 
 if TYPE_CHECKING:
     from cellgate.client.kernel import KernelQuestions
@@ -637,26 +637,38 @@ class Session(Asynchronous):
         answer = await self._calls.call("POST", self._path("replay"), body, timeout=None, most=MOST_RESULT)
         return decode(answer, ReplayReport)
 
-    async def notebook(self) -> dict[str, Any]:
-        """Return its record as a notebook. `save_notebook` writes one of any size to a file."""
+    async def notebook(self, *, order: CellOrder = "record", file: str | None = None) -> dict[str, Any]:
+        """Return its record as a notebook. `save_notebook` writes one of any size to a file.
+
+        `order`: ``page`` for that of `file`, a notebook in its workspace, whose texts it has, too.
+        """
         with tempfile.TemporaryDirectory(prefix="cellgate-") as folder:
             path = Path(folder) / "session.ipynb"
-            await self._notebook(path)
+            await self._notebook(path, order=order, file=file)
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
 
-    async def save_notebook(self, path: Path | str, *, form: str | None = None) -> None:
+    async def save_notebook(
+        self,
+        path: Path | str,
+        *,
+        form: str | None = None,
+        order: CellOrder = "record",
+        file: str | None = None,
+    ) -> None:
         """Write its record to a file; a failure leaves the file as it was.
 
-        Without `form` its name says what it is. A name that ends in ``.zip`` is that of a bundle. Raises
-        InvalidInput for one of another kind of file, such as ``.pdf``, unless `form` says what it is, such as
-        ``ipynb``.
+        `order` and `file`: see `notebook`. Without `form` its name says what it is. A name that ends in
+        ``.zip`` is that of a bundle, which has no other order. Raises InvalidInput for one of another kind of
+        file, such as ``.pdf``, unless `form` says what it is, such as ``ipynb``.
         """
         path = Path(path)
         form = form or form_of(path)
         if form == "bundle":
+            if order != "record" or file is not None:
+                raise InvalidInput("A bundle has its cells in the order in which they ran")
             await self._bundle(path)
         else:
-            await self._notebook(path, form=None if form == "ipynb" else form)
+            await self._notebook(path, form=None if form == "ipynb" else form, order=order, file=file)
 
     async def _notebook(
         self,
@@ -665,6 +677,8 @@ class Session(Asynchronous):
         outputs: bool = True,
         inherited: bool = True,
         undone: bool = True,
+        order: CellOrder = "record",
+        file: str | None = None,
         form: str | None = None,
         progress: Progress | None = None,
     ) -> Path:
@@ -673,14 +687,16 @@ class Session(Asynchronous):
         `path` may be a function of the name that the gateway gives the file. Returns it.
 
         `inherited`: whether a branch's begins with the cells before it was branched. `undone`: whether it
-        has the cells that a rollback undid, as raw cells. `form`: ``html``, ``markdown`` or ``script``, by
-        nbconvert. A script's name must not be one of another language than the session's.
+        has the cells that a rollback undid, as raw cells. `order`: ``page`` for that of `file`, a notebook in
+        its workspace. `form`: ``html``, ``markdown`` or ``script``, by nbconvert. A script's name must not be
+        one of another language than the session's.
 
         Raises OSError when the file can't be written.
         """
         shown = {"outputs": outputs, "inherited": inherited, "undone": undone}
         left_out = {name: "false" for name, wanted in shown.items() if not wanted}
-        query = urlencode(given(format=form, **left_out))
+        arranged = None if order == "record" else order
+        query = urlencode(given(format=form, order=arranged, file=file, **left_out))
         target = self._path("notebook") + (f"?{query}" if query else "")
         if form == "script" and isinstance(path, Path):
             path = partial(as_script, path)

@@ -34,7 +34,7 @@ from cellgate.wire.answers import (
 )
 from cellgate.wire.events import Event, Package
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
-from cellgate.wire.words import BranchWorkspace, KeptBranches, LanguageName, OnDisconnect, RoleName
+from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect, RoleName
 
 class SyncGateway:
     """Gateway, with methods that block."""
@@ -295,6 +295,8 @@ class SyncGateway:
         outputs: bool = True,
         inherited: bool = True,
         undone: bool = True,
+        order: CellOrder = "record",
+        file: str | None = None,
         form: str | None = None,
         progress: Progress | None = None,
     ) -> Path:
@@ -303,8 +305,9 @@ class SyncGateway:
         `path` may be a function of the name that the gateway gives the file. Returns it.
 
         `inherited`: whether a branch's begins with the cells before it was branched. `undone`: whether it
-        has the cells that a rollback undid, as raw cells. `form`: ``html``, ``markdown`` or ``script``, by
-        nbconvert. A script's name must not be one of another language than the session's.
+        has the cells that a rollback undid, as raw cells. `order`: ``page`` for that of `file`, a notebook in
+        its workspace. `form`: ``html``, ``markdown`` or ``script``, by nbconvert. A script's name must not be
+        one of another language than the session's.
 
         Raises OSError when the file can't be written.
         """
@@ -636,15 +639,25 @@ class SyncSession:
         `rtol`: how much two floating-point numbers may differ, relative to the larger one.
         """
 
-    def notebook(self) -> dict[str, Any]:
-        """Return its record as a notebook. `save_notebook` writes one of any size to a file."""
+    def notebook(self, *, order: CellOrder = "record", file: str | None = None) -> dict[str, Any]:
+        """Return its record as a notebook. `save_notebook` writes one of any size to a file.
 
-    def save_notebook(self, path: Path | str, *, form: str | None = None) -> None:
+        `order`: ``page`` for that of `file`, a notebook in its workspace, whose texts it has, too.
+        """
+
+    def save_notebook(
+        self,
+        path: Path | str,
+        *,
+        form: str | None = None,
+        order: CellOrder = "record",
+        file: str | None = None,
+    ) -> None:
         """Write its record to a file; a failure leaves the file as it was.
 
-        Without `form` its name says what it is. A name that ends in ``.zip`` is that of a bundle. Raises
-        InvalidInput for one of another kind of file, such as ``.pdf``, unless `form` says what it is, such as
-        ``ipynb``.
+        `order` and `file`: see `notebook`. Without `form` its name says what it is. A name that ends in
+        ``.zip`` is that of a bundle, which has no other order. Raises InvalidInput for one of another kind of
+        file, such as ``.pdf``, unless `form` says what it is, such as ``ipynb``.
         """
 
     def provenance(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the note in the kernel's spool (``sessions.unrecorded``).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -25,6 +26,9 @@ from cellgate.wire.models import (
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 from cellgate_kernels.specs.languages import parse_language
+
+_CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Ids of cells that nbformat 4.5 allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ def check_execute(body: ExecuteBody, ceilings: LimitCeilings, *, interactive: bo
         raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
     if body.tables is not None and not 1 <= body.tables <= MAX_TABLE_ROWS:
         raise InvalidInput(f"tables must be a number of rows from 1 to {MAX_TABLE_ROWS}")
+    if body.cell_id is not None and not _CELL_ID.fullmatch(body.cell_id):
+        raise InvalidInput("cell_id must be 1 to 64 of A-Z a-z 0-9 - _, as nbformat has it")
     lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
     return ExecuteRequest(
         code=check_text(body.code, "code", MAX_CODE_BYTES),
@@ -97,6 +103,7 @@ def check_execute(body: ExecuteBody, ceilings: LimitCeilings, *, interactive: bo
         silent=body.silent,
         env=check_env(body.env),
         allow_stdin=interactive or lines is not None,
+        cell_id=body.cell_id,
         tables=body.tables,
         packages=body.packages,
     )

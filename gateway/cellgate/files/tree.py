@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from cellgate.errors import Conflict, FileHeld, NotFound, not_written
+from cellgate.errors import Conflict, FileHeld, NotFound, TooLarge, not_written
 from cellgate.wire.paths import UNFIT_PATH, in_workspace
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
@@ -170,6 +170,22 @@ def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
             return open_at_once(f"/proc/self/fd/{handle}", os.O_RDONLY, follow=True), state
         finally:
             os.close(handle)
+
+
+def read_file(root: Path, parts: Parts, most: int) -> bytes:
+    """Return the content of a regular file. Raises TooLarge above `most` bytes, else as `open_file`."""
+    descriptor, state = open_file(root, parts)
+    read: list[bytes] = []
+    size = 0
+    try:
+        while size <= most and (chunk := os.read(descriptor, min(CHUNK, most + 1 - size))):
+            read.append(chunk)
+            size += len(chunk)
+    finally:
+        os.close(descriptor)
+    if size > most:
+        raise TooLarge(f"{state.path[:200]!r} has more than {most} bytes: that is too much to be read here")
+    return b"".join(read)
 
 
 def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:

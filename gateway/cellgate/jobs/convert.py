@@ -26,6 +26,15 @@ _SHOWN = (".jp-OutputArea-output", ".jp-MarkdownOutput")
 """The parts of nbconvert's page that cells control: an output, and a cell of Markdown."""
 _KEPT_IN_PLACE = ".jp-Cell, .jp-Cell-outputWrapper, .jp-OutputArea-child { contain: layout paint !important }"
 """Keeps a cell's output in its place, however it is positioned: it covers no code and no other cell."""
+_PRINTED = """@media print {
+  body { margin: 0 !important }
+  pre { overflow-wrap: anywhere; white-space: pre-wrap !important }
+  thead { display: table-header-group }
+  img, svg, tr { break-inside: avoid }
+  img, svg, table { max-width: 100% !important }
+  .jp-OutputArea-output { overflow: visible !important }
+}"""
+"""On paper nothing can be scrolled, and neither a picture nor a row is cut by the end of a sheet."""
 _TICKS = re.compile("`+")
 _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
 
@@ -137,14 +146,19 @@ def _html(node: Any) -> str:
     empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
     # Limited to outputs of cells: otherwise they could hide other parts of the page, or undo that limit.
     limited = (sanitise.rules(css, _SHOWN) for css in found)
-    styles = [*_STYLE.findall(empty), _KEPT_IN_PLACE, *limited]
+    styles = [*_STYLE.findall(empty), _KEPT_IN_PLACE, _PRINTED, *limited]
     return document(_title(node.metadata), "\n".join(styles), f"{_BODY}{body}</main></body>")
 
 
 def _title(metadata: Mapping[str, Any]) -> str:
     known = metadata.get("cellgate")
-    told = known.get("session") if isinstance(known, Mapping) else None
-    return told if isinstance(told, str) and told else "Notebook"
+    if not isinstance(known, Mapping):
+        return "Notebook"
+    own = known.get("metadata")
+    for told in (own.get("title") if isinstance(own, Mapping) else None, known.get("session")):
+        if isinstance(told, str) and told.strip():
+            return told
+    return "Notebook"
 
 
 def _markdown(node: Any) -> str:

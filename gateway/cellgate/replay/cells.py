@@ -16,7 +16,7 @@ from cellgate.replay.moments import Window, moment, window
 from cellgate.replay.reading import Output, Unreadable, read_outputs, read_text
 from cellgate_kernels.base.errors import InvalidInput
 
-NEVER_RAN = frozenset({"cancelled", "queued"})
+NEVER_RAN = frozenset({"cancelled", "queued", "not_run"})
 DEFAULT_TIMEOUT = 60.0
 _SEED = """__import__("random").seed({0})
 if "numpy" in __import__("sys").modules: __import__("numpy").random.seed({0})

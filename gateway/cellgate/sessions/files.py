@@ -20,12 +20,14 @@ from cellgate.errors import NotFound, QueueFull, QuotaExceeded, storage
 from cellgate.execution.checks import check_session_key
 from cellgate.fairness.reservation import Reservation as Place
 from cellgate.fairness.shares import Shares
+from cellgate.fairness.turns import Turns
 from cellgate.files import tree
 from cellgate.files.ledger import UploadLedger, UploadReservation
 from cellgate.files.listing import Listings, Stop
 from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
+from cellgate.record.export.page_order import MOST_FILE, PageOrder, read_order
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
@@ -38,6 +40,10 @@ from cellgate_kernels.limits.disk import ENTRY_BYTES, CountedFolder, new_bytes, 
 
 MAX_UPLOADS = 32
 UPLOADS_OF_ONE = 24
+ORDERS_AT_ONCE = 2
+"""Notebook files that are in memory at once."""
+ORDERS_WAITING = 32
+ORDERS_PATIENCE = 60.0
 RECORDED_AT_ONCE = 256
 """Most events about files that are recorded before others have their turn."""
 
@@ -86,6 +92,8 @@ class SessionFiles:
         self._listings = Listings(lanes.bulk)
         self._incoming: set[Incoming] = set()
         self._places = Shares(MAX_UPLOADS, UPLOADS_OF_ONE)
+        refusal = "Too many notebooks are being read; try again later"
+        self._orders = Turns(ORDERS_AT_ONCE, ORDERS_WAITING, ORDERS_PATIENCE, refusal)
         self._tasks = Supervisor(lambda: {"part": "uploads"})
 
     @property
@@ -123,6 +131,13 @@ class SessionFiles:
         """Return a descriptor for reading, which the caller closes, and the file's state."""
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.open_file, root, parts)
+
+    async def order(self, principal: str, key: str, parts: Parts) -> PageOrder:
+        """Return the order of a notebook file. Raises NotFound, InvalidInput, TooLarge and QueueFull."""
+        async with self._orders.turn(principal):
+            async with self._root(principal, key) as root:
+                content = await self._lanes.files.run(tree.read_file, root, parts, MOST_FILE)
+            return await self._lanes.texts.run(read_order, content, "/".join(parts))
 
     async def look(self, principal: str, key: str, parts: Parts) -> tree.Item:
         """Return the file or folder at this path; no parts mean the workspace itself."""

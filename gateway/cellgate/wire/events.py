@@ -172,7 +172,7 @@ class Queued(Event, frozen=True, kw_only=True):
         say("Seconds the cell may run, null for no limit; absent if the session's `cell_timeout` applies."),
     ] = UNSET
     cell_id: Annotated[
-        str | UnsetType | None, say("The cell id that a Jupyter client sent; absent if it sent none.")
+        str | UnsetType | None, say("The id of a notebook's cell that a client sent; absent if it sent none.")
     ] = UNSET
     env: Annotated[
         list[str] | UnsetType,

@@ -404,6 +404,13 @@ class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "continue"
     wait: Annotated[bool, say("If false, answer 202 at once instead of waiting for the result.")] = True
+    cell_id: Annotated[
+        str | None,
+        Meta(
+            description="The id of the cell of a notebook whose code this is; the record keeps it.",
+            extra_json_schema={"pattern": "^[A-Za-z0-9_-]{1,64}$"},
+        ),
+    ] = None
 
 
 class OneShotBody(ExecuteBody, frozen=True, forbid_unknown_fields=True):

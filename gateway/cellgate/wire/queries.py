@@ -198,6 +198,21 @@ class NotebookQuery(SessionQuery, frozen=True):
         bool, say("Whether a branch's notebook begins with the cells before it was branched.")
     ] = True
     undone: Annotated[bool, say("Whether to include cells that a rollback undid, as raw cells.")] = True
+    order: Annotated[
+        Literal["record", "page"],
+        Meta(
+            title="CellOrder",
+            description="`record`: the cells that ran, in the order in which they did. `page`: the cells of"
+            " the notebook `file`, in its order, with what the record has of them.",
+        ),
+    ] = "record"
+    file: Annotated[
+        str | None,
+        say("The path of a notebook in the workspace whose order `page` is; needs the scope `files`."),
+    ] = None
+    inline: Annotated[
+        bool, say("Whether a browser shows HTML at once, to be read or printed, instead of saving it.")
+    ] = False
 
 
 class ReplayQuery(SessionQuery, frozen=True):

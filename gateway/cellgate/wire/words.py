@@ -58,9 +58,10 @@ if TYPE_CHECKING:
     KeptBranches = Literal["none", "first_ok", "all"]
     OnDisconnect = Literal["continue", "interrupt"]
     RoleName = Literal["user", "admin", "auditor"]
+    CellOrder = Literal["record", "page"]
 else:
     Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
-    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = str
+    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = CellOrder = str
 
 
 def language_name(given: str | None) -> LanguageName | None:

@@ -68,7 +68,7 @@ def test_the_first_load_is_small_and_all_the_gateways(
     asked: list[str] = []
     page.context.on("request", lambda request: asked.append(request.url))
     page.goto(link(console))
-    expect(page.get_by_role("link", name="looked-at")).to_be_visible()
+    expect(page.get_by_role("row").get_by_role("link", name="looked-at")).to_be_visible()
     expect(page.locator(".cm-content")).to_be_visible()
     # What the API answers grows with the sessions that others have made here.
     listed = sum(size["body"] for name, size in fetched(page).items() if "/v1/" not in name)
@@ -94,13 +94,13 @@ def test_a_page_that_was_seen_comes_out_of_the_browsers_cache(
 ) -> None:
     console.execute("seen-again", "1 + 1")
     page.goto(link(console))
-    expect(page.get_by_role("link", name="seen-again")).to_be_visible()
+    expect(page.get_by_role("row").get_by_role("link", name="seen-again")).to_be_visible()
     page.add_init_script(LISTED)
     times = []
     for _ in range(WARM):
         page.goto(f"{console.url}/healthz")
         page.goto(f"{console.url}/")
-        expect(page.get_by_role("link", name="seen-again")).to_be_visible()
+        expect(page.get_by_role("row").get_by_role("link", name="seen-again")).to_be_visible()
         wait_until(page, "window.listed > 0")
         times.append(page.evaluate(SEEN))
     code = [size["whole"] for name, size in fetched(page).items() if "/console/" in name]

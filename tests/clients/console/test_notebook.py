@@ -468,6 +468,49 @@ def test_a_branch_is_made_and_compared(page: Any, console: GatewayProcess) -> No
     expect(stem).not_to_contain_text("x = 1")
 
 
+def test_a_branch_begins_with_the_cells_of_its_parent(page: Any, console: GatewayProcess) -> None:
+    """Open as long as the branch has run nothing; their numbers go on."""
+    console.execute("root", "print('of the root')")
+    console.execute("root", "x = 2")
+    console.post("/v1/sessions/root/branch", {"session": "shoot"})
+    console.execute("root", "print('later')")
+    show(page, "shoot")
+    before = page.get_by_role("region", name="Cells before this branch")
+    expect(before).to_contain_text("of the root")
+    expect(before.locator(".cell-gutter")).to_have_text(["[1]", "[2]"])
+    expect(before).not_to_contain_text("later")
+    ended(run(page, "print('own', x)"))
+    expect(cells(page)).to_have_count(1)
+    expect(cells(page).locator(".cell-gutter")).to_have_text("[3]")
+    page.reload()
+    expect(before).to_have_count(0)
+    page.get_by_text("2 cells before this branch of root").click()
+    before.get_by_role("link", name="Cell 1 of root").click()
+    expect(page.locator(".cell-marked")).to_contain_text("of the root")
+    expect(page.get_by_role("heading", name="root")).to_be_visible()
+
+
+def test_what_differs_between_branches_is_marked_and_one_is_kept(page: Any, console: GatewayProcess) -> None:
+    console.execute("trunk", "x = 1")
+    console.post("/v1/sessions/trunk/branch", {"session": "sprig"})
+    for session, code in (("trunk", "x = 2"), ("sprig", "x = 3")):
+        console.execute(session, code)
+        console.execute(session, "print('x is', x)")
+        console.execute(session, "print('as ever')")
+    show(page, "sprig")
+    tab(page, "Tree").get_by_role("button", name="Compare with trunk").click()
+    dialog = page.get_by_role("dialog")
+    for session in ("sprig", "trunk"):
+        marks = dialog.get_by_role("region", name=session).locator(".compared .tag")
+        expect(marks).to_have_text(["only here", "same code, another output", "the same"])
+    dialog.get_by_role("region", name="trunk").get_by_role("button", name="Keep this one").click()
+    answer(page, "End session")
+    expect(page.get_by_role("heading", level=1, name="trunk")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert console.model("sprig")["state"] == "ended"
+    assert console.model("trunk")["state"] == "idle"
+
+
 # ---- panels -----------------------------------------------------------------------------------------------
 
 

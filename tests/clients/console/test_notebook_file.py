@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from cellgate.record.verify.notebooks import check_notebook
 from tests.clients.console.using import act, answer, expect, run, show, tab
 from tests.support.server import GatewayProcess, until
 
@@ -140,6 +141,54 @@ def test_a_cell_is_changed_in_place_and_run_again(page: Any, console: GatewayPro
     page.get_by_role("menuitem", name="Show it in the record").click()
     expect(page.locator(".cell-marked")).to_contain_text("max(lengths)")
     expect(page.get_by_role("article")).to_have_count(3)
+
+
+def test_runs_of_a_cell_lead_to_each_other(page: Any, console: GatewayProcess) -> None:
+    """As they come and when the page is opened anew; a cell of the record that runs again is one, too."""
+    opened(page, console, "runs", "a.ipynb", NOTEBOOK)
+    page.get_by_role("button", name="Run all").click()
+    expect(cell(page, 3).locator(".cell-outputs")).to_contain_text("13050")
+    cell(page, 3).get_by_role("button", name="Run this cell").click()
+    expect(cell(page, 3).locator(".cell-gutter")).to_have_text("[3]")
+    page.get_by_role("link", name="What ran").click()
+    expect(run(page, "print('own')")).to_contain_text("own")
+    page.get_by_role("article").nth(3).focus()
+    page.keyboard.press("r")
+    for _ in range(2):
+        heads = page.get_by_role("article").locator(".cell-head")
+        expect(heads).to_have_count(5)
+        expect(heads.nth(1)).to_contain_text("ran again, see [3]")
+        expect(heads.nth(2)).to_contain_text("again: [2]")
+        expect(heads.nth(3)).to_contain_text("ran again, see [5]")
+        expect(heads.nth(4)).to_contain_text("again: [4]")
+        expect(heads.nth(0)).not_to_contain_text("again")
+        page.reload()
+    heads.nth(1).get_by_role("link", name="Cell 3").click()
+    expect(page.locator(".cell-marked .cell-gutter")).to_have_text("[3]")
+
+
+def test_a_notebook_is_exported_with_a_seal(page: Any, console: GatewayProcess) -> None:
+    opened(page, console, "sealed", "a.ipynb", NOTEBOOK)
+    page.get_by_role("button", name="Run all").click()
+    expect(cell(page, 3).locator(".cell-outputs")).to_contain_text("13050")
+    cell(page, 3).focus()
+    page.keyboard.press("Alt+ArrowUp")
+    is_saved(page)
+    until(
+        lambda: "13050" in json.dumps(saved(console, "sealed", "a.ipynb")["cells"][1]),
+        "the order is not saved",
+    )
+    page.get_by_role("button", name="Actions for the notebook").click()
+    with page.expect_download() as told:
+        page.get_by_role("menuitem", name="Export with a seal").click()
+    data = told.value.path().read_bytes()
+    assert sources(json.loads(data)) == sources(saved(console, "sealed", "a.ipynb"))
+    assert (
+        check_notebook(data, "a").checked == "notebook, 3 cells as its author arranged them, of which 2 ran"
+    )
+    with page.expect_download() as told:
+        tab(page, "Record").get_by_role("link", name="Notebook as arranged").click()
+    assert check_notebook(told.value.path().read_bytes(), "a").valid
 
 
 def test_the_cells_behind_one_that_fails_do_not_run(page: Any, console: GatewayProcess) -> None:

@@ -82,6 +82,26 @@ def test_a_session_is_exported_in_every_form(page: Any, console: GatewayProcess)
     assert "gone" not in texts["Notebook without undone cells"]
 
 
+def test_a_page_is_shown_to_be_printed(page: Any, console: GatewayProcess) -> None:
+    """In a tab of its own, in which nothing runs; a browser makes a PDF of it."""
+    console.execute("printed", "import pandas as pd\npd.DataFrame({'number': range(60)})")
+    console.execute("printed", "pd.set_option('display.max_rows', 99)\npd.DataFrame({'number': range(90)})")
+    show(page, "printed")
+    with page.context.expect_page() as told:
+        tab(page, "Record").get_by_role("link", name="Page to print").click()
+    with told.value as shown:
+        expect(shown).to_have_title("printed")
+        assert shown.evaluate("origin") == "null"
+        shown.emulate_media(media="print")
+        head = shown.locator("thead").last
+        assert head.evaluate("head => getComputedStyle(head).display") == "table-header-group"
+        assert (
+            head.locator("xpath=../tbody/tr").last.evaluate("row => getComputedStyle(row).breakInside")
+            == "avoid"
+        )
+        assert shown.pdf().startswith(b"%PDF-")
+
+
 def test_what_jupyterlab_needs_is_told(page: Any, console: GatewayProcess) -> None:
     console.execute("to-jupyter", "1")
     show(page, "to-jupyter")

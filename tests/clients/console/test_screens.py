@@ -119,7 +119,7 @@ def operated(page: Any) -> None:
 def test_pictures(gateway: GatewayProcess, browser: Any, scheme: str) -> None:
     with opened(browser, color_scheme=scheme, viewport=WIDE) as page:
         page.goto(link(gateway))
-        expect(page.get_by_role("link", name="train-baseline")).to_be_visible()
+        expect(page.get_by_role("row").get_by_role("link", name="train-baseline")).to_be_visible()
         expect(page.locator("tr").filter(has_text="train-baseline")).to_contain_text("%")
         taken(page, f"sessions-{scheme}")
         shown(page, "demand-forecast", first=True)
@@ -150,7 +150,7 @@ def test_pictures_of_a_phone(gateway: GatewayProcess, browser: Any, scheme: str)
         browser, color_scheme=scheme, viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True
     ) as page:
         page.goto(link(gateway))
-        expect(page.get_by_role("link", name="train-baseline")).to_be_visible()
+        expect(page.get_by_role("row").get_by_role("link", name="train-baseline")).to_be_visible()
         taken(page, f"phone-sessions-{scheme}")
         shown(page, "demand-forecast")
         taken(page, f"phone-session-{scheme}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -182,8 +183,35 @@ def test_a_session_has_a_title_and_gets_another_one(page: Any, console: GatewayP
     expect(heading).to_have_text("三月")
     model = console.model("titled")
     assert (model["title"], model["limits"]["cell_timeout"]) == ("三月", 900)
+    expect(page).to_have_title("三月 · Cellgate")
+    page.wait_for_url(f"**/#/sessions/titled?title={quote('三月')}")
+    page.reload()
+    expect(heading).to_have_text("三月")
     page.get_by_role("link", name="All sessions").click()
     expect(page.get_by_role("link", name="三月")).to_be_visible()
+
+
+FIGURE = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()"
+
+
+def test_what_was_used_last_is_shown_with_its_last_picture(page: Any, console: GatewayProcess) -> None:
+    """Or with its last words; a step of the session brings the next ones."""
+    console.execute("drew", FIGURE)
+    console.execute("drew", "print('after')")
+    console.execute("spoke", "for n in range(9): print('line', n)")
+    latest = page.get_by_role("region", name="Used last")
+    drew, spoke = (latest.get_by_role("link", name=name) for name in ("drew", "spoke"))
+    picture = drew.get_by_role("img", name="Its last picture")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    expect(spoke).to_contain_text("line 5\nline 6\nline 7\nline 8")
+    console.execute("spoke", "1 / 0")
+    expect(spoke).to_contain_text("ZeroDivisionError: division by zero")
+    page.get_by_role("searchbox", name="Search sessions").fill("spoke")
+    expect(latest).to_have_count(0)
+    page.get_by_role("searchbox", name="Search sessions").fill("")
+    spoke.click()
+    expect(page.get_by_role("heading", name="spoke")).to_be_visible()
 
 
 def test_a_refused_session_is_told_and_nothing_is_made(
@@ -207,7 +235,7 @@ def test_a_key_is_made_of_the_title(page: Any, console: GatewayProcess, title: s
     expect(field).to_have_attribute("title", "Its name in addresses: letters, digits and . _ ~ -")
     answer(page, "Start", Title=title)
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
-    made = page.evaluate("location.hash").removeprefix("#/sessions/")
+    made = page.evaluate("location.hash").removeprefix("#/sessions/").partition("?")[0]
     assert re.fullmatch(key, made)
     assert console.model(made)["title"] == title
 
@@ -223,7 +251,7 @@ def test_sessions_are_found_by_their_cells(page: Any, console: GatewayProcess) -
     expect(page.get_by_role("link", name="by-output")).to_be_visible()
     expect(page.get_by_role("link", name="by-code")).to_be_visible()
     search.fill("")
-    expect(page.get_by_role("link", name="by-output")).to_be_visible()
+    expect(row(page, "by-output")).to_be_visible()
     expect(page.get_by_role("button", name="Search cells")).to_have_count(0)
 
 

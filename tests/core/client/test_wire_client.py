@@ -668,8 +668,10 @@ async def test_a_notebook_is_stored_byte_by_byte(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     async with answering(chunked(b"ab", b"c" * 300_000)) as (gateway, requests):
         await gateway.notebook("s", path, outputs=False)
-    assert path.read_bytes() == b"ab" + b"c" * 300_000
+        assert path.read_bytes() == b"ab" + b"c" * 300_000
+        await gateway.notebook("s", path, order="page", file="a b.ipynb")
     assert requests[0].startswith(b"GET /base/v1/sessions/s/notebook?outputs=false ")
+    assert requests[1].startswith(b"GET /base/v1/sessions/s/notebook?order=page&file=a+b.ipynb ")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,11 @@ FILES = {
 BEFORE = {
     "": ["cellgate exec 1 --session my-session"],
     "files": ["cellgate exec \"open('figure.png', 'w').close()\" --session my-session"],
-    "export": ["cellgate exec 1 --session my-session"],
+    "export": [
+        "cellgate exec 1 --session my-session",
+        "cellgate export my-session -o report.ipynb",
+        "cellgate files put my-session report.ipynb",
+    ],
     "replay": [
         "cellgate exec 1 --session to-replay",
         "cellgate export to-replay -o analysis.ipynb",

@@ -265,6 +265,16 @@ def test_a_token_without_packages_installs_none_by_a_cell_either(start_gateway: 
     assert (report["verdict"], report["different"]) == ("equal", 0), report
 
 
+def test_a_token_without_files_gets_the_order_of_none(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    user(gateway, "add", "ada")
+    _, text = create_token(gateway, "ada", "--scope=run,read")
+    assert gateway.post("/v1/sessions/s/execute", {"code": "1"}, token=text).status == 200
+    answer = gateway.get("/v1/sessions/s/notebook?order=page&file=a.ipynb", token=text)
+    assert (answer.status, answer.reason) == (403, "forbidden")
+    assert gateway.get("/v1/sessions/s/notebook", token=text).status == 200
+
+
 def test_a_websocket_that_does_not_answer_the_end_of_its_token_is_not_heard(
     start_gateway: StartGateway,
 ) -> None:

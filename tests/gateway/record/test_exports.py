@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import threading
 import uuid
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import nbformat
 import pytest
 
+from cellgate import Gateway
 from cellgate.jobs.convert import convert, extension_of
 from tests.conftest import StartGateway
 from tests.support.commands import cellgate
@@ -149,6 +152,145 @@ def test_the_gateway_serves_while_it_converts(gateway: GatewayProcess, recorded:
 def test_what_is_no_format_is_refused(gateway: GatewayProcess, recorded: str) -> None:
     answer = gateway.get(f"/v1/sessions/{recorded}/notebook?format=pdf")
     assert (answer.status, answer.reason) == (406, "not_acceptable")
+
+
+PAGE = {
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "metadata": {},
+    "cells": [
+        {
+            "cell_type": "markdown",
+            "id": "head",
+            "metadata": {},
+            "source": "# <b>Rivers</b> <script>1</script>",
+        },
+        {"cell_type": "code", "id": "two", "metadata": {}, "source": "print(x)", "outputs": []},
+        {"cell_type": "code", "id": "one", "metadata": {}, "source": "x = 20 + 1", "outputs": []},
+        {"cell_type": "code", "id": "new", "metadata": {}, "source": "never()", "outputs": []},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def arranged(gateway: GatewayProcess) -> Iterator[str]:
+    """A session with a notebook whose cells ran in another order than it has them, one of them twice."""
+    session = f"test-{uuid.uuid4().hex[:12]}"
+    page = json.loads(json.dumps(PAGE))
+    cells = {cell["id"]: cell for cell in page["cells"]}
+    for name in ("one", "two", "two"):
+        body = {"code": cells[name]["source"], "cell_id": name}
+        ran = gateway.post(f"/v1/sessions/{session}/execute", body).json()
+        cells[name]["metadata"] = {"cellgate": {"execution": ran["execution"]}}
+        cells[name]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "a lie"}]
+    for path, content in (("notes/page one.ipynb", json.dumps(page)), ("not.ipynb", "import math")):
+        put = gateway.request(
+            "PUT", f"/v1/sessions/{session}/files/{path.replace(' ', '%20')}", content.encode()
+        )
+        assert put.status == 201
+    yield session
+    gateway.delete(f"/v1/sessions/{session}")
+
+
+ARRANGED = "order=page&file=notes/page%20one.ipynb"
+
+
+def test_an_export_has_the_order_of_a_notebook_in_the_workspace(
+    gateway: GatewayProcess, arranged: str, tmp_path: Path
+) -> None:
+    answer = exported(gateway, arranged, ARRANGED)
+    made = answer.json()
+    nbformat.validate(made)
+    assert [each["id"] for each in made["cells"]] == ["head", "two", "one", "new"]
+    assert [each.get("outputs") for each in made["cells"]] == [
+        None,
+        [{"output_type": "stream", "name": "stdout", "text": ["21\n"]}],
+        [],
+        [],
+    ]
+    recorded = exported(gateway, arranged, "").json()["cells"]
+    assert [each["metadata"]["cellgate"].get("repeats") for each in recorded] == [None, None, "two"]
+    assert made["metadata"]["cellgate"]["order"]["cells_left_out"] == 1
+    path = f"/v1/sessions/{arranged}/notebook"
+    assert gateway.get(f"{path}?{ARRANGED}", headers={"If-None-Match": answer.headers["ETag"]}).status == 304
+    assert gateway.get(path, headers={"If-None-Match": answer.headers["ETag"]}).status == 200
+    words = ("--order", "page", "--file", "notes/page one.ipynb", f"--data-dir={gateway.data_dir}")
+    done = cellgate("export", arranged, *words, "-o", "page.ipynb", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    checked = cellgate("verify", "page.ipynb", cwd=tmp_path)
+    assert checked.returncode == 0
+    assert "4 cells as its author arranged them, of which 2 ran" in checked.stdout
+    file = tmp_path / "page.ipynb"
+    file.write_bytes(file.read_bytes().replace(b'"21\\n"', b'"22\\n"'))
+    assert cellgate("verify", "page.ipynb", cwd=tmp_path).returncode == 1
+
+
+def test_a_page_of_a_notebook_runs_nothing_either(gateway: GatewayProcess, arranged: str) -> None:
+    text = exported(gateway, arranged, f"{ARRANGED}&format=html").body.decode()
+    page = Page(text)
+    assert "script" not in page.tags
+    places = [page.text.index(words) for words in ("Rivers", "print(x)", "x = 20 + 1", "never()")]
+    assert places == sorted(places)
+    assert "a lie" not in text
+
+
+def test_a_page_is_shown_by_a_browser_under_the_same_policy(gateway: GatewayProcess, recorded: str) -> None:
+    saved = exported(gateway, recorded, "format=html")
+    shown = exported(gateway, recorded, "format=html&inline=true")
+    assert shown.headers["Content-Disposition"] == f'inline; filename="{recorded}.html"'
+    assert shown.headers["Content-Security-Policy"] == saved.headers["Content-Security-Policy"]
+    assert shown.body == saved.body
+    refused = gateway.get(f"/v1/sessions/{recorded}/notebook?format=markdown&inline=true")
+    assert (refused.status, refused.reason) == (400, "bad_request")
+
+
+def test_a_page_has_the_sessions_title() -> None:
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "cells": []}
+    for known, title in (
+        ({"session": "s", "metadata": {"title": "Flüsse <2026>"}}, "Flüsse &lt;2026&gt;"),
+        ({"session": "s", "metadata": {"title": 7}}, "s"),
+        ({"session": "s", "metadata": None}, "s"),
+        ({}, "Notebook"),
+    ):
+        page = convert(json.dumps({**notebook, "metadata": {"cellgate": known}}), "html")
+        assert f"<title>{title}</title>" in page
+
+
+def test_a_client_gets_the_order_too(gateway: GatewayProcess, arranged: str) -> None:
+    with Gateway.sync(gateway.url, gateway.token) as client, client.session(arranged) as session:
+        made = session.notebook(order="page", file="notes/page one.ipynb")
+        assert [each["id"] for each in made["cells"]] == ["head", "two", "one", "new"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "detail"),
+    [
+        ("order=page", 400, "name it by file=PATH"),
+        ("file=not.ipynb", 400, "add order=page"),
+        ("order=other", 400, "order"),
+        ("order=page&file=not.ipynb", 400, "'not.ipynb' is no notebook"),
+        ("order=page&file=../x", 400, "path"),
+        ("order=page&file=notes", 400, "is a folder"),
+        ("order=page&file=none.ipynb", 404, "no file 'none.ipynb'"),
+        ("order=page&file=large.ipynb", 413, "'large.ipynb' has more than"),
+        ("order=page&file=not.ipynb&format=html", 400, "'not.ipynb' is no notebook"),
+    ],
+)
+def test_what_is_no_notebook_to_be_arranged_by_is_refused(
+    gateway: GatewayProcess, arranged: str, query: str, status: int, detail: str
+) -> None:
+    with (gateway.workspace(arranged) / "large.ipynb").open("wb") as file:
+        file.truncate(33 << 20)
+    answer = gateway.get(f"/v1/sessions/{arranged}/notebook?{query}")
+    assert answer.status == status
+    assert detail in answer.json()["detail"]
+
+
+def test_a_cell_has_an_id_that_notebooks_may_have(gateway: GatewayProcess, arranged: str) -> None:
+    path = f"/v1/sessions/{arranged}/execute"
+    for name in ("", "a b", "x" * 65, "ü"):
+        answer = gateway.post(path, {"code": "1", "cell_id": name})
+        assert (answer.status, answer.reason) == (400, "bad_request")
 
 
 def test_the_command_names_the_file_after_its_format(

@@ -26,7 +26,7 @@ from cellgate.wire.models import (
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.base.errors import LONGEST_MISTYPED, InvalidInput, nearest
 
-CELL = "code, on_disconnect, wait, timeout, stdin, silent, env, language, tables, packages"
+CELL = "code, on_disconnect, wait, cell_id, timeout, stdin, silent, env, language, tables, packages"
 LIMITS = "memory, cpus, pids, disk, cell_timeout, idle_timeout, on_idle, lifetime"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from traitlets import Bool, Enum, Unicode
 
@@ -17,6 +17,9 @@ from cellgate.cli.run.owner import OwnerOption
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
 from cellgate_kernels.base.errors import InvalidInput, in_brief
+
+if TYPE_CHECKING:
+    from cellgate.wire.words import CellOrder
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ""}
 """A script's depends on the session's language, which the gateway knows."""
@@ -41,6 +44,7 @@ class ExportApp(OwnerOption):
         cellgate export my-session -o my-session.ipynb
         cellgate export my-session --no-outputs -o code.ipynb
         cellgate export my-session -o report.html
+        cellgate export my-session --order page --file report.ipynb
         cellgate export my-session --bundle
     """
 
@@ -63,8 +67,20 @@ class ExportApp(OwnerOption):
     no_inherited = Bool(False, help="Of a branch, leave out the cells before it began.").tag(config=True)
     no_undone = Bool(False, help="Leave out the cells that a rollback undid.").tag(config=True)
 
+    order = Enum(
+        ("record", "page"),
+        "record",
+        help="The order of the cells: that in which they ran, or that of the page that --file names, whose"
+        " texts the export has, too. Outputs are the record's in any case.",
+    ).tag(config=True, metavar="ORDER")
+    file = Unicode(help="A notebook in the session's workspace, for --order page.").tag(
+        config=True, metavar="PATH", not_empty=True
+    )
+
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "ExportApp.output",
+        "order": "ExportApp.order",
+        "file": "ExportApp.file",
         "to": "ExportApp.to",
         **OwnerOption.aliases,
     }
@@ -75,6 +91,8 @@ class ExportApp(OwnerOption):
     async def run_command(self) -> int:
         (session,) = self.arguments("SESSION")
         self._check_bundle()
+        if (self.order == "page") != bool(self.file):
+            raise UsageError("--order page and --file go together: the notebook in the workspace is the page")
         path = self._path(session)
         try:
             path = await self._download(session, path)
@@ -93,6 +111,10 @@ class ExportApp(OwnerOption):
             raise UsageError("a bundle always has what its session inherited; leave out --no-inherited")
         if self.no_undone:
             raise UsageError("a bundle always has the cells that were undone; leave out --no-undone")
+        if self.order != "record" or self.file:
+            raise UsageError(
+                "a bundle has its cells in the order in which they ran; leave out --order, --file"
+            )
         if self.to:
             raise UsageError("a bundle has the notebook as .ipynb; leave out --bundle or --to")
         if self._extension in _FORMATS:
@@ -118,6 +140,8 @@ class ExportApp(OwnerOption):
                 outputs=not self.no_outputs,
                 inherited=not self.no_inherited,
                 undone=not self.no_undone,
+                order=cast("CellOrder", self.order),
+                file=self.file or None,
                 form=form,
                 progress=progress,
             )

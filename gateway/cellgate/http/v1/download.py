@@ -16,6 +16,7 @@ from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, S
 from cellgate.http.base import UntaggedHandler
 from cellgate.http.operation import READS, Answer
 from cellgate.http.services import Services
+from cellgate.record.export.page_order import PageOrder
 from cellgate.record.export.session_export import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
 from cellgate_kernels.base.tasks import Supervisor
@@ -23,14 +24,19 @@ from cellgate_kernels.base.tasks import Supervisor
 EXPORTS = (*READS, QueueFull, StorageFull, ShuttingDown)
 """Errors of exporting a record to a file."""
 CONVERSIONS = (*EXPORTS, NotAcceptable, JobFailed)
+SAVED = "attachment"
+"""A browser saves the file."""
+SHOWN = "inline"
+"""A browser shows the file: only a page under a policy by which nothing runs."""
 IF_NONE_MATCH = {"If-None-Match": "An ETag; what still has it is not sent again."}
 NOT_MODIFIED = Answer(304, "It is what the client has.", headers={"ETag": "As the client has it."})
 
 
-def notebook_tag(moment: Moment, query: NotebookQuery) -> str:
+def notebook_tag(moment: Moment, query: NotebookQuery, order: PageOrder | None) -> str:
     """Return the ETag of a session's notebook, in Jupyter's own format."""
     left_out = {"-own": query.inherited, "-done": query.undone, "-code": query.outputs}
-    return moment.tag + "".join(mark for mark, shown in left_out.items() if not shown)
+    arranged = "" if order is None else f"-{order.digest}"
+    return moment.tag + arranged + "".join(mark for mark, shown in left_out.items() if not shown)
 
 
 class DownloadHandler(UntaggedHandler):
@@ -67,12 +73,12 @@ class DownloadHandler(UntaggedHandler):
         """Whether the header fields alone are asked for: what they don't tell need not be made."""
         return self.request.method == "HEAD"
 
-    async def send_head(self, *, kind: str, name: str = "") -> None:
+    async def send_head(self, *, kind: str, name: str = "", way: str = SAVED) -> None:
         """Answer with the header fields of a file alone, without its length, which only its making tells.
 
         `name`: empty if that is not known either.
         """
-        self._describe(kind, name)
+        self._describe(kind, name, way)
         if self.request.version == "HTTP/1.1":
             # As for GET; otherwise tornado would say that it is empty.
             self.set_header("Transfer-Encoding", "chunked")
@@ -81,21 +87,22 @@ class DownloadHandler(UntaggedHandler):
         except StreamClosedError:
             self.on_connection_close()
 
-    def _describe(self, kind: str, name: str) -> None:
+    def _describe(self, kind: str, name: str, way: str) -> None:
         self.set_header("Content-Type", kind)
         if name:
-            self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+            self.set_header("Content-Disposition", f'{way}; filename="{name}"')
 
-    async def send(self, parts: Parts, *, kind: str, name: str) -> None:
+    async def send(self, parts: Parts, *, kind: str, name: str, way: str = SAVED) -> None:
         """Write all parts as a file of this type and name, each once the client has taken the last one.
 
-        Of HEAD, nothing is made: parts are made as they are read.
+        `way`: what a browser does with it, `SAVED` or `SHOWN`. Of HEAD, nothing is made: parts are made as
+        they are read.
         """
         async with aclosing(parts):
             if self.is_head:
-                await self.send_head(kind=kind, name=name)
+                await self.send_head(kind=kind, name=name, way=way)
                 return
-            self._describe(kind, name)
+            self._describe(kind, name, way)
             try:
                 async for part in parts:
                     await self.write_parts([part])

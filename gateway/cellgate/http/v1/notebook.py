@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from cellgate.errors import Conflict, FileHeld, TooLarge
+from cellgate.files.tree import parse_path
 from cellgate.http.operation import HTML, TEXT, Answer, Foreign, operation
 from cellgate.http.v1.download import (
     CONVERSIONS,
     EXPORTS,
     IF_NONE_MATCH,
     NOT_MODIFIED,
+    SAVED,
+    SHOWN,
     DownloadHandler,
     notebook_tag,
 )
 from cellgate.identity.principal import Permission
 from cellgate.jobs.convert import check_form, extension_of
 from cellgate.pages.html_frame import PAGE_POLICY
+from cellgate.record.export.page_order import PageOrder
+from cellgate.record.export.session_export import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
+from cellgate_kernels.base.errors import InvalidInput
 
 NOTEBOOK = Foreign("Notebook", "A notebook, as nbformat 4.5 describes it.")
 
@@ -34,23 +41,40 @@ class NotebookHandler(DownloadHandler):
         NOT_MODIFIED,
         query=NotebookQuery,
         headers=IF_NONE_MATCH,
-        errors=CONVERSIONS,
+        errors=(*CONVERSIONS, TooLarge, Conflict, FileHeld),
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         query = self.query(NotebookQuery)
+        if query.inline and query.format != "html":
+            raise InvalidInput("inline is for format=html: a browser shows no other format")
         if query.format not in {"ipynb", "notebook"}:
             await self.while_there(self._converted(key, query))
             return
         await self.while_there(self._notebook(key, query))
 
+    async def _order(self, key: str, query: NotebookQuery) -> PageOrder | None:
+        """Return the order that the request names; None for that of the record. Raises InvalidInput."""
+        if query.order == "record":
+            if query.file is not None:
+                raise InvalidInput("file is the notebook whose order the cells get; add order=page")
+            return None
+        if query.file is None:
+            raise InvalidInput("order=page is the order of a notebook in the workspace: name it by file=PATH")
+        self.login.check(frozenset({Permission.FILES}))
+        return await self.services.sessions.files.order(self.owner, key, parse_path(query.file))
+
+    def _parts(self, moment: Moment, query: NotebookQuery, order: PageOrder | None) -> Parts:
+        return self.services.sessions.archive.exports.notebook(
+            moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone, order=order
+        )
+
     async def _notebook(self, key: str, query: NotebookQuery) -> None:
+        # The file first, so that the record has what the file names.
+        order = await self._order(key, query)
         moment = await self.services.sessions.archive.moment(self.owner, key, self.login.reach)
-        if not self.known(notebook_tag(moment, query)):
-            exports = self.services.sessions.archive.exports
-            parts = exports.notebook(
-                moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
-            )
+        if not self.known(notebook_tag(moment, query, order)):
+            parts = self._parts(moment, query, order)
             await self.send(parts, kind="application/x-ipynb+json", name=f"{key}.ipynb")
 
     async def _converted(self, key: str, query: NotebookQuery) -> None:
@@ -58,27 +82,26 @@ class NotebookHandler(DownloadHandler):
         form = query.format
         converted = check_form(form)
         archive, jobs = self.services.sessions.archive, self.services.sessions.jobs
+        order = await self._order(key, query)
         moment = await archive.moment(self.owner, key, self.login.reach)
-        if self.known(f"{notebook_tag(moment, query)}-{form}"):
+        if self.known(f"{notebook_tag(moment, query, order)}-{form}"):
             return
         kind = f"{converted.media_type}; charset=utf-8"
+        way = SHOWN if query.inline else SAVED
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
         if self.is_head:
             extension = "" if form == "script" else extension_of(form, {})
-            await self.send_head(kind=kind, name=extension and f"{key}{extension}")
+            await self.send_head(kind=kind, name=extension and f"{key}{extension}", way=way)
             return
         with jobs.file(self.owner) as made:
             with jobs.file(self.owner) as given:
-                parts = archive.exports.notebook(
-                    moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
-                )
-                await given.take(parts)
+                await given.take(self._parts(moment, query, order))
                 await jobs.run(self.owner, "cellgate.jobs.convert", form, given=given, made=made)
             # Only a script's extension depends on the language, for which the whole record has to be read.
             metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
             extension = extension_of(form, metadata.get("language_info", {}))
             self.set_header("Content-Length", made.size)
-            await self.send(made.parts(), kind=kind, name=f"{key}{extension}")
+            await self.send(made.parts(), kind=kind, name=f"{key}{extension}", way=way)
 
 
 class BundleHandler(DownloadHandler):

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, structs
 
 from cellgate.record import text
+from cellgate.record.export.page_order import PageOrder, plain_lines
 from cellgate.record.export.survey import Rows, Survey, SurveyPlace
 from cellgate.record.export.widgets import WidgetStates
 from cellgate.record.keys import SigningKey
@@ -60,7 +61,8 @@ class Export:
     no limit; the record has them all. Of a branch, `ancestors`: the sessions that it continues, the oldest
     first; `absence`: why the oldest is not named, if so; `inherited`: whether their cells are shown.
     `undone`: whether cells that a rollback undid are shown; `undone_as_code`: as code cells, which notebooks
-    of earlier versions have.
+    of earlier versions have. `repeats`: whether a cell that ran again names the client's cell, which those
+    don't. `order`: the file whose order the cells have; None for the order in which they ran.
     """
 
     gateway_version: str
@@ -70,6 +72,8 @@ class Export:
     inherited: bool = True
     undone: bool = True
     undone_as_code: bool = False
+    repeats: bool = True
+    order: PageOrder | None = None
     ancestors: tuple[BranchedFrom, ...] = ()
     absence: str | None = None
 
@@ -105,11 +109,34 @@ class Notebook:
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """Yield the cells, made one at a time on demand."""
+        if self._export.order is not None:
+            yield from self._arranged(self._export.order)
+            return
         for part in self._parts:
             for place in part.survey.in_order():
                 if not self._export.undone and part.survey.undoing(place) is not None:
                     continue
                 yield self._cell(part, place).to_notebook(self._export)
+
+    def _arranged(self, order: PageOrder) -> Iterator[dict[str, Any]]:
+        """Yield the file's cells in its order: with outputs if the record has the execution of this code."""
+        for wanted in order.cells:
+            found = None if wanted.execution is None else self._find(wanted.execution)
+            if found is None:
+                yield wanted.unrun()
+                continue
+            part, place = found
+            cell = self._cell(part, place)
+            if plain_lines(cell.source) != wanted.source:
+                yield wanted.unrun(changed=place.execution)
+            elif self._export.undone or part.survey.undoing(place) is None:
+                yield {**cell.to_notebook(self._export), "id": wanted.id}
+
+    def _find(self, execution: str) -> tuple[NotebookPart, SurveyPlace] | None:
+        for part in self._parts:
+            if (place := part.survey.places.get(execution)) is not None:
+                return part, place
+        return None
 
     def _cell(self, part: NotebookPart, place: SurveyPlace) -> _Cell:
         cell = _Cell(place.execution, place.cell_id, place.first_seq)
@@ -118,6 +145,8 @@ class Notebook:
         if "hash_seed" not in part.survey.facts.environment:
             # Records from before this fact made notebooks without names of variables, and those are sealed.
             cell.flags.pop("env", None)
+        if place.repeats is not None and self._export.repeats:
+            cell.flags["repeats"] = place.repeats
         if part.survey.inherited:
             cell.flags["inherited"] = {"session": part.session, "execution": place.execution}
         if (rollback := part.survey.undoing(place)) is not None:
@@ -188,6 +217,7 @@ class Notebook:
                 known["ancestor_left_out"] = export.absence
         if any(part.survey.facts.rollbacks for part in self._parts):
             known["undone"] = UNDONE_RAW if export.undone and not export.undone_as_code else export.undone
+        known |= self._repeats_and_order()
         if left_out := sum(part.survey.widgets_left_out for part in self._parts):
             known["widget_messages_left_out"] = left_out
         if self._survey.processes:
@@ -197,6 +227,16 @@ class Notebook:
             known["installed_packages"] = msgspec.to_builtins(packages)
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
+        return known
+
+    def _repeats_and_order(self) -> dict[str, Any]:
+        """Return whether cells ran again, and whose order the cells have if it is not that of the record."""
+        known: dict[str, Any] = {}
+        if self._export.repeats and any(part.survey.repeats for part in self._parts):
+            known["repeats"] = True
+        if (order := self._export.order) is not None:
+            left_out = order.left_out(name for part in self._parts for name in part.survey.places)
+            known["order"] = {"file": order.path, "sha256": order.digest, "cells_left_out": left_out}
         return known
 
     def _ancestors(self) -> list[dict[str, Any]]:

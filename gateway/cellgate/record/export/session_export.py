@@ -22,6 +22,7 @@ from cellgate.record.events import now
 from cellgate.record.export import steps as export
 from cellgate.record.export.bundle import Contents, bundle_parts
 from cellgate.record.export.notebook import NOTEBOOK_CAP, Export
+from cellgate.record.export.page_order import PageOrder
 from cellgate.record.export.steps import Reading
 from cellgate.record.keys import SigningKey
 from cellgate.record.rows import NO_BRANCH, Lineage, SessionRow
@@ -97,14 +98,20 @@ class Exports:
         return Moment(session, *last, await self._journal.reads.lineage(session, covers or (lambda _: True)))
 
     def notebook(
-        self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
+        self,
+        moment: Moment,
+        *,
+        outputs: bool = True,
+        inherited: bool = True,
+        undone: bool = True,
+        order: PageOrder | None = None,
     ) -> Parts:
         """Return the notebook's bytes. `inherited`: whether a branch's has the cells before it too.
 
-        `undone`: whether it has cells that a rollback undid.
+        `undone`: whether it has cells that a rollback undid. `order`: the file that tells the order of cells.
         """
         options = self._told(moment, outputs=outputs, cap=NOTEBOOK_CAP, inherited=inherited)
-        options = replace(options, undone=undone)
+        options = replace(options, undone=undone, order=order)
         shown = moment if inherited else replace(moment, lineage=NO_BRANCH)
         return self._parts(shown, lambda reading: export.notebook_parts(reading, options, self._key))
 

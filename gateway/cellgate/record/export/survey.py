@@ -63,13 +63,15 @@ class ListedRows:
 class SurveyPlace:
     """The place of an execution's rows, the id of its cell, and marks to recognise the rows later.
 
-    `count` and `hash`: the number of rows, and the last one's hash, which covers all before it.
+    `count` and `hash`: the number of rows, and the last one's hash, which covers all before it. `repeats`:
+    the client's cell whose code ran here again, of which an earlier place has the id; None if none.
     """
 
     execution: str
     cell_id: str
     first_seq: int
     started: int | None = None
+    repeats: str | None = None
     count: int = 0
     hash: bytes = GENESIS
     ranges: list[tuple[int, int]] = field(default_factory=list)
@@ -102,8 +104,8 @@ class Survey:
     """Add all rows in order, then query. `head` is the last row's hash, `seq` its number.
 
     `widgets`: the numbers of the rows of widgets, with the outputs that they show; rows above a limit are
-    only counted. `processes`: the number of programs started beside the cells. `seed`: the seed of the
-    session's last branch.
+    only counted. `processes`: the number of programs started beside the cells. `repeats`: whether a cell of
+    a client ran more than once. `seed`: the seed of the session's last branch.
 
     `before`: the finished survey of the session that this one continues as a branch. `inherited`: the cells
     are shown in a branch's notebook, where only its own cells have the ids that clients chose.
@@ -118,6 +120,7 @@ class Survey:
         self.widgets: list[int] = []
         self.widgets_left_out = 0
         self.processes = 0
+        self.repeats = False
         self.seed: int | None = None
         self._widget_bytes: int = 0 if before is None else before._widget_bytes
         self._shown_last: dict[str, int] = {}
@@ -177,7 +180,12 @@ class Survey:
     def _name(self, place: SurveyPlace, cell_id: Any) -> None:
         """Use a client's own id of the cell, if it is valid and no other cell has it."""
         fits = not self.inherited and isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id)
-        if fits and cell_id not in self._taken:
+        if not fits:
+            return
+        if cell_id in self._taken:
+            place.repeats = cell_id
+            self.repeats = True
+        else:
             place.cell_id = cell_id
             self._taken.add(cell_id)
 

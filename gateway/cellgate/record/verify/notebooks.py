@@ -65,7 +65,11 @@ def check_notebook(data: bytes, name: str) -> Finding:
         return Finding(name, "notebook", str(broken))
     except NoSeal as without:
         return Finding(name, "notebook", str(without), sealed=False)
-    return Finding(name, f"notebook, {counted(len(notebook['cells']), 'cell')}", None, seal.key)
+    checked = f"notebook, {counted(len(notebook['cells']), 'cell')}"
+    if "order" in notebook["metadata"]["cellgate"]:
+        ran = sum("execution" in cell["metadata"]["cellgate"] for cell in notebook["cells"])
+        checked += f" as its author arranged them, of which {ran} ran"
+    return Finding(name, checked, None, seal.key)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
@@ -76,12 +80,18 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
         _check_sealed(notebook)
         seal = msgspec.convert(notebook["metadata"]["cellgate"]["seal"], Seal)
         for cell in notebook["cells"]:
-            cell["metadata"]["cellgate"]["execution"] + ""  # raises TypeError unless it is a string
+            _name(cell) + ""  # raises TypeError unless it is a string
         return notebook, seal
     except InvalidInput as error:
         raise BrokenRecord(error.message) from None
     except _MALFORMED as error:
         raise _no_notebook(error) from None
+
+
+def _name(cell: dict[str, Any]) -> Any:
+    """Return the execution that a cell is of; of a cell that an author wrote and nobody ran, its id."""
+    known = cell["metadata"]["cellgate"]
+    return cell["id"] if known.get("from_file") is True else known["execution"]
 
 
 def _check_sealed(notebook: dict[str, Any]) -> None:
@@ -114,7 +124,7 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
     try:
         texts = [cell_text(cell) for cell in notebook["cells"]]
         digests = [cell_digest(cell) for cell in texts]
-        names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
+        names = [_name(cell) for cell in notebook["cells"]]
         difference = differing("cell", names, seal.cells, digests)
         whole = notebook_digest(digests, notebook["metadata"])
         cells = ",".join(f"\n  {cell}" for cell in texts)
@@ -226,12 +236,13 @@ def _check_rows(archive: zipfile.ZipFile, manifest: BundleManifest) -> int:
         known["outputs"],
         known["output_cap"],
         undone_as_code=known.get("undone") is True,
+        repeats=known.get("repeats") is True,
         ancestors=ancestors,
         absence=known.get("ancestor_left_out"),
     )
     made = Notebook(_session(metadata), survey, ListedRows(rows), export, inherited)
     digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
-    names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
+    names = [_name(cell) for cell in notebook["cells"]]
     if (difference := differing("cell", names, digests, seal.cells)) is not None:
         raise BrokenRecord(f"the notebook does not follow from the rows: {difference}")
     if notebook_digest(digests, made.metadata()) != seal.digest:

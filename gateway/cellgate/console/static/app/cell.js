@@ -57,6 +57,7 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
           ${state.silent && html`<span class="tag">silent</span>`}
           ${state.from && html`<span class="tag">${state.from}</span>`}
           <${Timing} state=${state} log=${log} />
+          <${Runs} cell=${cell} log=${log} principal=${principal} />
           <div class="spring"></div>
           <div class="cell-tools">
             ${!ended && may("run") && html`<button type="button" class="small" onClick=${stop}><${Icon} name="stop" />${status === "queued" ? "Cancel" : "Interrupt"}</button>`}
@@ -69,6 +70,23 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
         <${Outcome} cell=${cell} log=${log} />
       </div>
     </article>
+  `;
+}
+
+/**
+ * Where the cell ran before, and where it ran again: runs of one cell of a notebook, or of the record.
+ * @param {{cell: import("./session_log.js").Cell, log: import("./session_log.js").SessionLog, principal?: string | null}} props
+ */
+function Runs({ cell, log, principal }) {
+  const earlier = cell.earlier.value;
+  const later = cell.later.value;
+  const link = (/** @type {import("./session_log.js").Cell} */ other) => {
+    const count = other.state.value.count;
+    return html`<a href=${sessionHref(log.key, { execution: other.id, principal })} aria-label="Cell ${other.number}">${count === null ? "there" : `[${count}]`}</a>`;
+  };
+  return html`
+    ${earlier && html`<span class="faint">again: ${link(earlier)}</span>`}
+    ${later && html`<span class="faint">ran again, see ${link(later)}</span>`}
   `;
 }
 

@@ -119,7 +119,8 @@ function queued(cell, event) {
     position: event.position,
     timeout: event.timeout,
     silent: event.silent === true,
-    from: event.ran_in ? `alternative in ${event.ran_in}` : "cell_id" in event ? "Jupyter client" : null,
+    // Of a Jupyter client's cell the record always has the deadline.
+    from: event.ran_in ? `alternative in ${event.ran_in}` : "cell_id" in event && "timeout" in event ? "Jupyter client" : null,
   };
 }
 

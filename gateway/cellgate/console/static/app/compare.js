@@ -6,8 +6,10 @@ import { api, owner } from "./api.js";
 import { Source } from "./cell.js";
 import { condensed, reduceCell, unloaded } from "./cells.js";
 import { parted } from "./family.js";
-import { languageOf } from "./me.js";
-import { sessionHref, sessionPath } from "./router.js";
+import { LIVE } from "./listing.js";
+import { languageOf, may } from "./me.js";
+import { go, sessionHref, sessionPath } from "./router.js";
+import { end } from "./session_actions.js";
 import { theme } from "./theme.js";
 import { Dialog, Failed, IconButton, Spinner, useLoaded } from "./ui.js";
 import { because, counted, duration } from "./words.js";
@@ -42,12 +44,34 @@ async function cellsOf({ session, after, until }, given) {
   return [...cells.values()];
 }
 
-/** @param {{cell: any, same: boolean, kernel: string | undefined}} props */
-const Compared = ({ cell, same, kernel }) => html`
-  <div class="compared cell-${cell.state.status} ${same ? "same" : ""}">
+/**
+ * How cells of one side stand to those of the other: the first of the other side with the same code is theirs.
+ * @param {any[]} own @param {any[]} others
+ * @returns {Map<string, string>}  of each cell's id, a word of `WORDS`
+ */
+function standing(own, others) {
+  const known = new Map();
+  const left = [...others];
+  for (const { id, state } of own) {
+    const place = left.findIndex((each) => each.state.code === state.code);
+    const [other] = place < 0 ? [] : left.splice(place, 1);
+    known.set(id, other ? (shownBy(other) === shownBy({ state }) ? "same" : "output") : "alone");
+  }
+  return known;
+}
+
+/** What a cell showed, and how it ended, as a text to be compared. @param {{state: import("./cells.js").CellState}} cell */
+const shownBy = ({ state }) =>
+  JSON.stringify([state.status, state.shown.outputs.map((output) => ({ ...output, display_id: undefined, seq: undefined }))]);
+
+const WORDS = { same: "the same", output: "same code, another output", alone: "only here" };
+
+/** @param {{cell: any, stands: keyof typeof WORDS, kernel: string | undefined}} props */
+const Compared = ({ cell, stands, kernel }) => html`
+  <div class="compared cell-${cell.state.status} compared-${stands}">
     <div class="cell-head">
       <span class="cell-status"><span class="dot" aria-hidden="true"></span>${cell.state.status}</span>
-      ${same && html`<span class="tag">same code</span>`}
+      <span class="tag">${WORDS[stands]}</span>
       <span class="faint">${duration(cell.state.durationMs)} ${because(cell.state.cause)}</span>
       <div class="spring"></div>
       <a href=${sessionHref(cell.session, { execution: cell.id, principal: owner.value })}>open</a>
@@ -72,7 +96,14 @@ export function Compare({ known, one, other, kernel, onClose }) {
     },
     [one, other],
   );
-  const codes = (sides ?? [[], []]).map((cells) => new Set(cells.map((each) => each.state.code)));
+  const stands = sides && [standing(sides[0], sides[1]), standing(sides[1], sides[0])];
+  /** End the others' session, and go on with this one. @param {string} session @param {string} gone */
+  const keep = async (session, gone) => {
+    if (!(await end({ session: gone, principal: owner.value }))) return;
+    onClose();
+    go(sessionHref(session, { principal: owner.value }));
+  };
+  const lives = (/** @type {string} */ session) => LIVE.includes(known.get(session)?.state ?? "");
   return html`
     <${Dialog} label="${one} and ${other}" class="broad" onClose=${onClose}>
       <div class="dialog-head">
@@ -86,9 +117,10 @@ export function Compare({ known, one, other, kernel, onClose }) {
         <div class="sides">
           ${[one, other].map((session, index) => html`
             <section class="side" aria-label=${session} tabindex="0">
-              <h3><a href=${sessionHref(session, { principal: owner.value })}>${session}</a> <span class="faint">${counted(sides[index].length, "cell")}</span></h3>
+              <h3><a href=${sessionHref(session, { principal: owner.value })}>${session}</a> <span class="faint">${counted(sides[index].length, "cell")}</span>
+                ${may("run") && lives(one) && lives(other) && html`<button type="button" class="small" onClick=${() => keep(session, [other, one][index])}>Keep this one…</button>`}</h3>
               ${sides[index].length === 0 && html`<p class="empty">Nothing ran here since.</p>`}
-              ${sides[index].map((cell) => html`<${Compared} key=${cell.id} cell=${cell} kernel=${kernel} same=${codes[1 - index].has(cell.state.code)} />`)}
+              ${sides[index].map((cell) => html`<${Compared} key=${cell.id} cell=${cell} kernel=${kernel} stands=${stands?.[index].get(cell.id)} />`)}
               ${sides[index].length >= MOST && html`<p class="note">Later cells are not shown here.</p>`}
             </section>`)}
         </div>`}

@@ -5,12 +5,13 @@
 import { api, askNow, base, connection, owner, signedIn } from "./api.js";
 import { keepFocus } from "./kept_focus.js";
 import { leave, may, me, meet, seesUsers } from "./me.js";
-import { go, route } from "./router.js";
+import { about, go, route } from "./router.js";
 import { isTyping, Sessions } from "./sessions.js";
 import { SessionView } from "./session_view.js";
 import { comeBack, leaveForHub, SignIn } from "./sign_in.js";
 import { choice, choose } from "./theme.js";
 import { attempt, clock, Failed, Icon, IconButton, Menu, Messages, Questions, Spinner, titled, useModule } from "./ui.js";
+import { seen } from "./words.js";
 import { html, effect, render, signal, useEffect } from "../vendor/preact.js";
 
 const failure = signal(/** @type {any} */ (null));
@@ -39,7 +40,8 @@ effect(() => {
 
 titled(() => {
   const { view, session } = route.value;
-  const name = { sessions: "Sessions", session, gateway: "Gateway", users: "Users", unknown: "Not found" }[view];
+  const { session: told, title } = about.value;
+  const name = { sessions: "Sessions", session: (told === session && seen(title)) || session, gateway: "Gateway", users: "Users", unknown: "Not found" }[view];
   return signedIn.value === false ? "Sign in · Cellgate" : `${name} · Cellgate`;
 });
 

@@ -225,7 +225,7 @@ export class NotebookDocument {
   async #runOne(id) {
     const cell = this.cell(id);
     if (!cell) return "ok";
-    const done = await this.send(() => `${this.log.path}/execute`, cell.source);
+    const done = await this.send(() => `${this.log.path}/execute`, cell.source, id);
     if (!done) return "refused";
     const now = this.cell(id);
     if (now) this.change(id, { metadata: { ...now.metadata, cellgate: { execution: done.execution } }, outputs: [], count: null });

@@ -97,6 +97,7 @@ function Tools({ notebook, log, principal }) {
         writes && { text: "Add text at the end", icon: "edit", act: () => add("markdown") },
         writes && notebook.deleted.value.length > 0 && { text: "Bring back the deleted cell", icon: "undo", act: () => notebook.restore() },
         writes && { text: "Save now", icon: "check", act: () => notebook.save() },
+        notebook.tag && { text: "Export with a seal", icon: "download", href: saved(`${log.path}/notebook?order=page&file=${encodeURIComponent(notebook.target)}`), download: true },
         { text: "Download", icon: "download", href: saved(`${log.path}/files/${encoded(notebook.tag ? notebook.target : notebook.path)}`), download: true },
       ]} />
     </div>

@@ -4,21 +4,39 @@
 
 import { base } from "./api.js";
 import { may } from "./me.js";
+import { route } from "./router.js";
 import { saved } from "./session_actions.js";
 import { copy, Dialog, Icon, IconButton, Spinner, useModule } from "./ui.js";
-import { counted } from "./words.js";
+import { counted, seen } from "./words.js";
 import { html, useState } from "../vendor/preact.js";
 
+/** In the place of a file's ending: the browser shows it. */
+const SHOWN = "shown";
 const EXPORTS = /** @type {[text: string, rest: string, ending: string, what: string][]} */ ([
   ["Notebook", "/notebook", ".ipynb", "for any Jupyter program"],
   ["Notebook without outputs", "/notebook?outputs=false", ".ipynb", "the code alone"],
   ["Notebook without undone cells", "/notebook?undone=false", ".ipynb", "what still holds"],
-  ["Page", "/notebook?format=html", ".html", "to read and print, in any browser"],
+  ["Page", "/notebook?format=html", ".html", "to read in any browser"],
+  ["Page to print", "/notebook?format=html&inline=true", SHOWN, "in a tab whose browser prints it, or saves it as a PDF"],
   ["Markdown", "/notebook?format=markdown", ".md", "code and outputs as text"],
   ["Script", "/notebook?format=script", "", "the code alone, as a program"],
   ["Bundle", "/bundle", ".zip", "notebook, files, requirements and record, as a zip file"],
   ["Rows of the record", "/audit", ".ndjson", "as they were hashed, one per line"],
 ]);
+
+/**
+ * Exports in the order of the notebook that is open, if one is.
+ * @param {string | null | undefined} file
+ * @returns {typeof EXPORTS}
+ */
+function arranged(file) {
+  if (!file || !/\.ipynb$/i.test(file)) return [];
+  const order = `order=page&file=${encodeURIComponent(file)}`;
+  return [
+    ["Notebook as arranged", `/notebook?${order}`, ".ipynb", `${seen(file)} in its order, with what the record has of it`],
+    ["Page as arranged, to print", `/notebook?${order}&format=html&inline=true`, SHOWN, "the same in a tab, for paper or a PDF"],
+  ];
+}
 
 /** @param {{log: import("./session_log.js").SessionLog}} props */
 export function RecordPanel({ log }) {
@@ -37,7 +55,7 @@ export function RecordPanel({ log }) {
         ${replay ? html`<${replay.Replay} session=${log.key} />` : html`<${Spinner} />`}`}
       <h2 class="panel-heading">Exports</h2>
       <ul class="exports">
-        ${EXPORTS.map(([text, rest, ending, what]) => html`<li key=${rest}><a href=${saved(log.path + rest)} download=${log.key + ending}><${Icon} name="download" />${text}</a> <span class="faint">${what}</span></li>`)}
+        ${[...arranged(may("files") ? route.value.file : null), ...EXPORTS].map(([text, rest, ending, what]) => html`<li key=${rest}><a href=${saved(log.path + rest)} ...${ending === SHOWN ? { target: "_blank", rel: "noopener" } : { download: log.key + ending }}><${Icon} name=${ending === SHOWN ? "out" : "download"} />${text}</a> <span class="faint">${what}</span></li>`)}
       </ul>
       <h2 class="panel-heading">JupyterLab</h2>
       <p><button type="button" onClick=${() => setConnecting(true)}>Open in JupyterLab…</button></p>

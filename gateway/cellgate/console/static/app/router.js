@@ -3,10 +3,13 @@
  * `#/gateway`, `#/users`.
  *
  * Behind a session, `?principal=NAME` names its owner, where that is not the reader, and `?file=PATH` a notebook of
- * its workspace that is shown instead of what ran.
+ * its workspace that is shown instead of what ran. `?title=TEXT` is for people alone.
  */
 
 import { signal } from "../vendor/preact.js";
+
+/** Letters of a title in an address. */
+const MOST_TITLE = 60;
 
 /**
  * @typedef {{view: "sessions" | "session" | "gateway" | "users" | "unknown", session?: string, execution?: string,
@@ -57,4 +60,17 @@ globalThis.addEventListener?.("hashchange", () => (route.value = parse(location.
 /** @param {string} href */
 export function go(href) {
   location.hash = href;
+}
+
+/** What is told of the session that is shown, for the title of the page. */
+export const about = signal({ session: "", title: "" });
+
+/** Let the page's title and its address say a session's title, without a step of the history. @param {string} session @param {string} title */
+export function tellTitle(session, title) {
+  about.value = { session, title };
+  const [path, query = ""] = location.hash.split("?", 2);
+  const kept = query.split("&").filter((each) => each && !each.startsWith("title="));
+  const words = title.replace(/[^\p{L}\p{M}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, MOST_TITLE);
+  const told = [...kept, ...(words ? [`title=${encodeURIComponent(words)}`] : [])].join("&");
+  if (parse(path).session === session && told !== query) history.replaceState(history.state, "", path + (told && `?${told}`));
 }

@@ -96,21 +96,23 @@ export async function purge(session) {
 
 /**
  * Something that sends cells. One of which nobody knows whether it arrived does not run twice when it is sent again.
- * @returns {(path: () => string, code: string) => Promise<any>}
+ * `cell`: the id of the cell, of a notebook or of the record, whose code it is.
+ * @returns {(path: () => string, code: string, cell?: string) => Promise<any>}
  */
 export function sender() {
   const unsure = /** @type {Map<string, {path: string, once: string}>} */ (new Map());
-  return async (path, code) => {
-    const sent = unsure.get(code) ?? { path: path(), once: made() };
-    unsure.set(code, sent);
+  return async (path, code, cell) => {
+    const known = `${cell ?? ""} ${code}`;
+    const sent = unsure.get(known) ?? { path: path(), once: made() };
+    unsure.set(known, sent);
     return attempt(async () => {
       try {
-        const done = await api.post(sent.path, { code, wait: false }, { once: sent.once });
-        unsure.delete(code);
+        const done = await api.post(sent.path, { code, wait: false, ...(cell && { cell_id: cell }) }, { once: sent.once });
+        unsure.delete(known);
         return done;
       } catch (error) {
         // Only what the gateway itself refused did not arrive for sure. Proxies answer without its reasons.
-        if (error instanceof Problem && error.status > 0 && error.reason !== "unknown") unsure.delete(code);
+        if (error instanceof Problem && error.status > 0 && error.reason !== "unknown") unsure.delete(known);
         throw error;
       }
     });

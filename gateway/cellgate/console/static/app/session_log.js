@@ -39,6 +39,10 @@ export class Cell {
     this.lastSeq = model.last_seq ?? model.first_seq;
     this.applied = 0;
     this.used = 0;
+    /** The cell, of a notebook or of the record, that ran here; and the runs of it before and after this one. */
+    this.cellId = model.execution;
+    this.earlier = signal(/** @type {Cell | null} */ (null));
+    this.later = signal(/** @type {Cell | null} */ (null));
     this.state = signal(unloaded(model.status, model.created_at));
   }
 }
@@ -64,6 +68,8 @@ export class SessionLog {
     this.byId = /** @type {Map<string, Cell>} */ (new Map());
     this.updates = /** @type {Map<string, any>} */ (new Map());
     this.rollbacks = /** @type {Map<number, number>} */ (new Map());
+    this.runs = /** @type {Map<string, Cell[]>} */ (new Map());
+    this.nearby = /** @type {Cell[]} */ ([]);
     /** The widgets, once a cell shows one. @type {import("./widgets.js").SessionWidgets | null} */
     this.widgets = null;
     this.seq = 0;
@@ -150,7 +156,7 @@ export class SessionLog {
     const unfinished = this.cells.find((cell) => !hasEnded(cell.state.peek().status));
     this.seq = Math.min(model.seq, (unfinished?.firstSeq ?? Infinity) - 1);
     this.count.value = this.cells.length;
-    this.#findUndone();
+    this.#findMarks();
   }
 
   async #follow() {
@@ -216,6 +222,7 @@ export class SessionLog {
       cell = new Cell({ execution, number, first_seq: seq, last_seq: seq, status: "queued", created_at: at });
       this.cells.push(cell);
       this.byId.set(cell.id, cell);
+      this.#ran(cell, event.cell_id ?? execution);
     }
     cell.lastSeq = Math.max(cell.lastSeq, event.seq);
     if (event.type === "started") this.#turned({ state: "busy" });
@@ -286,8 +293,8 @@ export class SessionLog {
         cell.state.value = { ...cell.state.peek(), undone: true };
   }
 
-  /** Cells that were undone before the page came: the notebook without outputs names them. */
-  async #findUndone() {
+  /** Of cells from before the page came, the notebook without outputs tells which were undone, and which ran again. */
+  async #findMarks() {
     if (this.cells.length === 0) return;
     const path = `${this.path}/notebook?outputs=false&inherited=false`;
     let notebook;
@@ -298,8 +305,27 @@ export class SessionLog {
     }
     for (const each of notebook.cells ?? []) {
       const told = each.metadata?.cellgate;
-      const cell = told?.undone ? this.byId.get(told.execution) : undefined;
-      if (cell && !cell.state.peek().undone) cell.state.value = { ...cell.state.peek(), undone: true };
+      const cell = this.byId.get(told?.execution);
+      if (!cell) continue;
+      if (told.undone && !cell.state.peek().undone) cell.state.value = { ...cell.state.peek(), undone: true };
+      this.#ran(cell, told.repeats ?? each.id);
+    }
+    this.near(this.nearby);
+  }
+
+  /** Note that a cell was a run of the cell with this id. @param {Cell} cell @param {string} id */
+  #ran(cell, id) {
+    const runs = this.runs.get(id) ?? [];
+    let place = runs.length;
+    while (place > 0 && runs[place - 1].number >= cell.number) place -= 1;
+    if (runs[place] === cell) return;
+    runs.splice(place, 0, cell);
+    this.runs.set(id, runs);
+    cell.cellId = id;
+    for (const [one, other] of [[runs[place - 1], cell], [cell, runs[place + 1]]]) {
+      if (!one || !other) continue;
+      one.later.value = other;
+      other.earlier.value = one;
     }
   }
 
@@ -311,8 +337,12 @@ export class SessionLog {
    */
   near(cells) {
     this.uses += 1;
-    for (const cell of cells) cell.used = this.uses;
-    this.wanted = cells.filter((cell) => this.#lacks(cell));
+    this.nearby = cells;
+    // Links to other runs of a cell name their numbers.
+    const named = cells.flatMap((cell) => [cell.earlier.peek(), cell.later.peek()]).filter((cell) => cell !== null);
+    const wanted = [...cells, ...named];
+    for (const cell of wanted) cell.used = this.uses;
+    this.wanted = wanted.filter((cell) => this.#lacks(cell));
     this.#load();
   }
 
@@ -437,6 +467,8 @@ export class SessionLog {
     this.cells.length = 0;
     this.byId.clear();
     this.updates.clear();
+    this.runs.clear();
+    this.nearby = [];
     this.widgets = null;
     this.count.value = 0;
     this.phase.value = "opening";

@@ -9,16 +9,18 @@ import { Files } from "./files.js";
 import { Find } from "./find.js";
 import { cellsOf, LIVE } from "./listing.js";
 import { isAdmin, languageOf, may } from "./me.js";
-import { go, sessionHref } from "./router.js";
+import { go, sessionHref, tellTitle } from "./router.js";
 import { change, end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
 import { EndsSoon, HasEnded, useKept } from "./session_end.js";
 import { SessionLog } from "./session_log.js";
 import { Cpu, isTyping, Memory } from "./sessions.js";
-import { branch, checkpoint, Tree, undo } from "./tree.js";
 import { attempt, Failed, Icon, IconButton, Menu, Spinner, State, Tabs, useModule } from "./ui.js";
 import { because, counted } from "./words.js";
 import { VirtualList } from "./virtual_list.js";
 import { effect, html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+
+/** Ids of cells that nbformat allows. */
+const ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 /** So wide that panels are shown beside the cells, in pixels; narrower, they are above them when asked for. */
 const WIDE = 1080;
@@ -36,6 +38,9 @@ export function SessionView({ session, execution, principal = null, file = null 
     log.start();
     return () => log.stop();
   }, [log]);
+  const title = log.model.value?.title ?? "";
+  // Also after each step within the session.
+  useEffect(() => tellTitle(session, title), [session, title, execution, file]);
   const failure = log.failure.value;
   if (failure)
     return html`
@@ -83,7 +88,7 @@ function Opened({ log, execution, principal, file }) {
         p: () => (panelOpen.value = !panelOpen.value),
         r: () => runs && again(),
         x: () => runs && model?.state === "busy" && interrupt(model),
-        u: () => model?.checkpoint && runs && undo(log, { asks: true }),
+        u: () => model?.checkpoint && runs && inTree("undo", log, { asks: true }),
       };
       const act = acts[/** @type {keyof typeof acts} */ (event.key)];
       if (!act) return;
@@ -100,7 +105,7 @@ function Opened({ log, execution, principal, file }) {
     const code = cell && (await attempt(() => log.codeOf(cell)));
     if (!code) return;
     list.current?.toEnd();
-    if (await send(() => `${log.path}/execute`, code)) log.refresh();
+    if (await send(() => `${log.path}/execute`, code, ID.test(cell.cellId) ? cell.cellId : undefined)) log.refresh();
   };
   const focusCells = useCallback(() => list.current?.focusBy(0), []);
   return html`
@@ -110,6 +115,7 @@ function Opened({ log, execution, principal, file }) {
         ${!opening && file && html`<${Later} key=${file} load=${PANELS.notebook} name="NotebookView" log=${log} path=${file} principal=${principal} />`}
         ${finding && !file && html`<${Find} log=${log} onCell=${setHit} onClose=${stopFinding} />`}
         ${opening && html`<${Spinner} label="Opening the session" />`}
+        ${!opening && !file && model?.branched_from && html`<${Later} load=${PANELS.inherited} name="Inherited" log=${log} principal=${principal} />`}
         ${!opening && !file && html`<${Cells} log=${log} execution=${hit ?? execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
         ${!opening && runs && !file && html`<${Composer} log=${log} principal=${principal} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
       </main>
@@ -176,10 +182,10 @@ function Head({ log, principal, onFind }) {
       <div class="spring"></div>
       <div class="head-actions">
         ${runs && model.state === "busy" && html`<button type="button" aria-label="Interrupt" title="Interrupt" onClick=${() => interrupt(named)}><${Icon} name="stop" /><span class="wide-text">Interrupt</span></button>`}
-        ${runs && alive && model.checkpoint && html`<button type="button" aria-label="Undo" onClick=${() => undo(log)} title="Undo the last cell (u)"><${Icon} name="undo" /><span class="wide-text">Undo</span></button>`}
+        ${runs && alive && model.checkpoint && html`<button type="button" aria-label="Undo" onClick=${() => inTree("undo", log)} title="Undo the last cell (u)"><${Icon} name="undo" /><span class="wide-text">Undo</span></button>`}
         <${Menu} label="Actions for ${model.session}" items=${[
-          runs && alive && { text: "Branch…", icon: "branch", act: () => branch(log, principal) },
-          runs && alive && { text: "Checkpoint…", icon: "checkpoint", act: () => checkpoint(log) },
+          runs && alive && { text: "Branch…", icon: "branch", act: () => inTree("branch", log, principal) },
+          runs && alive && { text: "Checkpoint…", icon: "checkpoint", act: () => inTree("checkpoint", log) },
           { text: "Download notebook", icon: "download", href: saved(`${log.path}/notebook`), download: true },
           runs && alive && may("files") && { text: "Arrange as a notebook…", icon: "file", act: () => arrange(log, principal) },
           runs && alive && { text: "Title and times…", icon: "edit", act: () => act(change(named)) },
@@ -295,11 +301,20 @@ const arrange = (log, principal) => attempt(async () => (await import("./noteboo
 
 /** Parts that are loaded when they are shown for the first time. */
 const PANELS = {
+  inherited: () => import("./inherited.js"),
   notebook: () => import("./notebook_view.js"),
   packages: () => import("./packages.js"),
   record: () => import("./record_panel.js"),
+  tree: () => import("./tree.js"),
   variables: () => import("./variables.js"),
 };
+
+/** Do something of the module of branches and checkpoints. @param {"branch" | "checkpoint" | "undo"} name @param {any[]} given */
+const inTree = (name, ...given) =>
+  attempt(async () => {
+    const act = /** @type {(...given: any[]) => any} */ ((await PANELS.tree())[name]);
+    await act(...given);
+  });
 
 /** A part of a module. @param {{load: () => Promise<any>, name: string, [prop: string]: any}} props */
 function Later({ load, name, ...props }) {
@@ -313,7 +328,7 @@ function Panel({ log, principal }) {
     ["files", "Files", () => html`<${Files} log=${log} principal=${principal} />`],
     ["variables", "Variables", () => html`<${Later} key="variables" load=${PANELS.variables} name="Variables" log=${log} />`],
     ["packages", "Packages", () => html`<${Later} key="packages" load=${PANELS.packages} name="Packages" log=${log} />`],
-    ["tree", "Tree", () => html`<${Tree} log=${log} principal=${principal} />`],
+    ["tree", "Tree", () => html`<${Later} key="tree" load=${PANELS.tree} name="Tree" log=${log} principal=${principal} />`],
     ["record", "Record", () => html`<${Later} key="record" load=${PANELS.record} name="RecordPanel" log=${log} />`],
   ]);
   const close = () => (panelOpen.value = false);

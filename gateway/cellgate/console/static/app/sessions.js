@@ -11,7 +11,7 @@ import { cellsOf, cpuOf, fits, identity, LIVE, memoryOf, sorted, UPWARDS, withPr
 import { info, isAdmin, languageOf, may, me, seesOthers } from "./me.js";
 import { go, sessionHref, sessionPath } from "./router.js";
 import { create, end, interrupt, nameOf, purge, restart, sender } from "./session_actions.js";
-import { Ago, attempt, Failed, Icon, Menu, Spinner, State } from "./ui.js";
+import { Ago, attempt, Failed, Icon, Menu, Spinner, State, useModule } from "./ui.js";
 import { because, bytes, counted } from "./words.js";
 import { computed, effect, html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 
@@ -207,6 +207,8 @@ function Row({ session }) {
   `;
 }
 
+/** Sessions that are shown with what they showed last. */
+const RECENT = 4;
 /** Rows that are in the document at once; a list of thousands has more on demand. */
 const ROWS = 200;
 
@@ -230,6 +232,18 @@ function Table() {
     </div>
     ${rows.length > most && html`<button type="button" class="more" onClick=${() => setMost(most + ROWS)}>Show more of ${counted(rows.length, "session")}</button>`}
     ${rows.length <= most && wantsEnded.value && moreEnded.value && html`<button type="button" class="more" onClick=${() => loadEnded(moreEnded.peek())}>Load more ended sessions</button>`}
+  `;
+}
+
+/** One's own sessions that were used last, with what they showed; nothing moves when it comes. @param {{sessions: any[]}} props */
+function Latest({ sessions }) {
+  const module = useModule(() => import("./recent.js"));
+  const used = sessions.filter((each) => each.principal === me.value?.principal && cellsOf(each)).sort((one, other) => (one.last_activity < other.last_activity ? 1 : -1)).slice(0, RECENT);
+  if (used.length === 0) return null;
+  return html`
+    <section class="recent" aria-label="Used last">
+      ${module && html`<ul>${used.map((session) => html`<${module.Recent} key=${identity(session)} session=${session} href=${hrefOf(session)} />`)}</ul>`}
+    </section>
   `;
 }
 
@@ -296,6 +310,7 @@ export function Sessions() {
         ${may("run") && html`<button type="button" class="primary" onClick=${startNew}><${Icon} name="add" />New session</button>`}
       </div>
       ${sessions && may("run") && html`<${Begin} first=${none} />`}
+      ${sessions && state === "live" && !word && !principal && html`<${Latest} sessions=${sessions} />`}
       ${sessions !== null && html`
         <form class="filters" role="search" onSubmit=${lookFor}>
           <label class="search">

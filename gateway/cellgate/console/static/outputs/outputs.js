@@ -157,6 +157,7 @@ function Unknown({ data }) {
  */
 function Framed({ takes, known = [], chosen, onChoose, children }) {
   const [told, tell] = useState("");
+  const [open, setOpen] = useState(false);
   const { mime = "text/plain", text, picture, name } = takes;
   const copy = async () => {
     const done = picture && mime === "image/png" ? await copyPicture(picture()) : await copyText(text());
@@ -165,8 +166,9 @@ function Framed({ takes, known = [], chosen, onChoose, children }) {
   };
   return html`<div class="out">
     ${children}
-    <div class="out-menu" role="toolbar" aria-label="This output">
+    <div class=${open ? "out-menu out-open" : "out-menu"} role="toolbar" aria-label="This output">
       <span role="status">${told}</span>
+      <button type="button" class="out-more" aria-label="What can be done with this output" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>⋯</button>
       ${known.length > 1 &&
       html`<select aria-label="Show as" value=${chosen} onChange=${(/** @type {any} */ event) => onChoose?.(event.currentTarget.value)}>
         ${known.map((form) => html`<option key=${form.mime} value=${form.mime}>${form.name}</option>`)}

@@ -102,6 +102,11 @@ function summary(report) {
   return counts.map((name) => `${report[name].toLocaleString("en")} ${name}`).join(", ") || "There are no cells.";
 }
 
+const WORST = ["different", "unjudged", "skipped", "normalised", "equal"];
+
+/** What differs comes first; cells of one verdict have the notebook's order. @param {any} one @param {any} other */
+const worstFirst = (one, other) => WORST.indexOf(one.verdict) - WORST.indexOf(other.verdict) || one.cell - other.cell;
+
 /** @param {{report: any, session: string}} props */
 function Report({ report, session }) {
   const { environment, hash_seed: seed, files } = report;
@@ -113,7 +118,7 @@ function Report({ report, session }) {
       ${missing.length > 0 && ` ${counted(missing.length, "input file")} could not be restored: ${missing.slice(0, 10).map((/** @type {any} */ file) => file.path).join(", ")}.`}
     </p>
     <ol class="replay-cells">
-      ${report.cells.map((/** @type {any} */ cell) => html`<${Cell} key=${cell.cell} cell=${cell} session=${session} />`)}
+      ${report.cells.toSorted(worstFirst).map((/** @type {any} */ cell) => html`<${Cell} key=${cell.cell} cell=${cell} session=${session} />`)}
     </ol>
     <p>
       <button type="button" onClick=${() => save(`${session}-replay.json`, "application/json", JSON.stringify(report, null, 1))}>
