@@ -39,7 +39,7 @@ from traitlets.config.loader import (
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
 from cellgate.cli.terminal.escaping import printed
-from cellgate.wire.running_file import RUNNING_BYTES, RUNNING_FILE, FoundGateway
+from cellgate.wire.found_gateway import RUNNING_BYTES, RUNNING_FILE, FoundGateway
 from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words, near_file, nearest
 from cellgate_kernels.base.regular import read_regular
 

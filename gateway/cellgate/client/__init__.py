@@ -28,7 +28,7 @@ from cellgate.client.errors import (
 )
 from cellgate.client.files import Files
 from cellgate.client.images import Image
-from cellgate.client.local import LocalGateway, LocalSession, local, run
+from cellgate.client.local_gateway import LocalGateway, LocalSession, local, run
 from cellgate.client.sync import SyncFiles, SyncGateway, SyncSession, SyncUsers
 from cellgate.client.transport import Trust
 from cellgate.client.users import Users

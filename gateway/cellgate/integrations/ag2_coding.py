@@ -1,6 +1,6 @@
 """AG2 0.x: an executor for agents that take one of ``autogen.coding``, on a session of Cellgate.
 
-    with CellgateCodeExecutor(url, token, work_dir="coding") as executor:
+    with Ag2CodingExecutor(url, token, work_dir="coding") as executor:
         agent = ConversableAgent("runs_code", code_execution_config={"executor": executor})
 
 Blocks are cells, whose variables stay, or with `fresh` programs of their own, as AG2's command line executors
@@ -41,7 +41,7 @@ _TIMED_OUT: Final = 124
 _FAILED: Final = 1
 
 
-class CellgateCodeExecutor:
+class Ag2CodingExecutor:
     """Runs blocks in a session of the gateway at `url`: one of this name, which stays, or one of its own.
 
     `timeout`: seconds for each block. `work_dir`: a local folder, whose files the session has before blocks

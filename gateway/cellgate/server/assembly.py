@@ -50,7 +50,7 @@ from cellgate.server.work_log import WorkLog
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
-from cellgate.wire.running_file import RUNNING_FILE
+from cellgate.wire.found_gateway import RUNNING_FILE
 from cellgate_kernels.base.threads import ThreadLanes
 from cellgate_kernels.engine.sweep import sweep
 

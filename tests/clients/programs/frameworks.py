@@ -91,7 +91,7 @@ def with_ag2_coding():
     from autogen import ConversableAgent
     from autogen.coding import CodeBlock, CodeExecutor
 
-    from cellgate.integrations.ag2_coding import CellgateCodeExecutor
+    from cellgate.integrations.ag2_coding import Ag2CodingExecutor
 
     def blocks(*pairs):
         return [CodeBlock(code=code, language=language) for language, code in pairs]
@@ -101,7 +101,7 @@ def with_ag2_coding():
     elsewhere.mkdir()
     (work / "given.csv").write_text("n\n41\n")
     (work / "linked").symlink_to(elsewhere)
-    with CellgateCodeExecutor(URL, TOKEN, work_dir=work) as executor:
+    with Ag2CodingExecutor(URL, TOKEN, work_dir=work) as executor:
         found = {"protocol": isinstance(executor, CodeExecutor)}
         agent = ConversableAgent(
             "runs", llm_config=False, human_input_mode="NEVER", code_execution_config={"executor": executor}
@@ -124,7 +124,7 @@ def with_ag2_coding():
         executor.restart()
         found["restarted"] = run(blocks(("python", "print('x' in globals())"))).output
         found["unknown"] = run(blocks(("cobol", "x"))).exit_code
-    with CellgateCodeExecutor(URL, TOKEN, work_dir=work, fresh=True, timeout=20) as executor:
+    with Ag2CodingExecutor(URL, TOKEN, work_dir=work, fresh=True, timeout=20) as executor:
         run = executor.execute_code_blocks
         done = run(
             blocks(
@@ -138,7 +138,7 @@ def with_ag2_coding():
         names = sorted(Path(each).name for each in done.output_files)
         found["fresh"] = [done.exit_code, done.output.split(), names]
         found["alone"] = run(blocks(("cobol", "x"))).exit_code
-    with CellgateCodeExecutor(URL, TOKEN, fresh=True, timeout=1) as executor:
+    with Ag2CodingExecutor(URL, TOKEN, fresh=True, timeout=1) as executor:
         done = executor.execute_code_blocks(blocks(("python", "print(1, flush=True)\nwhile True: pass")))
         found["slow"] = [done.exit_code, done.output.split("\n")[0]]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cellgate.client import Gateway, GatewayError
 from cellgate.client.transport import SYSTEM_TRUST, Trust
 from cellgate.server.doctor import Diagnosis, Grade
-from cellgate.wire.running_file import FoundGateway
+from cellgate.wire.found_gateway import FoundGateway
 from cellgate_kernels.base.errors import InvalidInput
 
 SUBJECT = "gateway"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cellgate.cli.base import users_folder
 from cellgate.record.store.opening import record_address
-from cellgate.wire.running_file import RUNNING_FILE
+from cellgate.wire.found_gateway import RUNNING_FILE
 
 if TYPE_CHECKING:
     from cellgate.cli.serve.backends import Backend

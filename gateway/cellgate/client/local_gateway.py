@@ -29,8 +29,8 @@ from cellgate.client.api import Gateway, Session
 from cellgate.client.errors import GatewayError
 from cellgate.client.sync import SyncGateway, SyncSession
 from cellgate.client.values import Result
+from cellgate.wire.found_gateway import RUNNING_BYTES, RUNNING_FILE, FoundGateway
 from cellgate.wire.models import CellKeywords, SessionKeywords
-from cellgate.wire.running_file import RUNNING_BYTES, RUNNING_FILE, FoundGateway
 from cellgate_kernels.base.regular import read_regular
 
 _START_SECONDS = 60.0
