@@ -1,6 +1,6 @@
 """Serves for the program that started this one, as ``cellgate serve`` does, until standard input ends.
 
-``client.local_gateway`` starts it by ``python -m``, with a temporary folder and options of ``cellgate serve``. The
+``client.local_gateway`` starts it by ``python -m``, with a temporary folder and options of the command. The
 input is a pipe to which nobody writes: it ends with the program, however that ends, and then the folder goes
 too. Kernels run in sandboxes where bubblewrap works, unless an option names another backend.
 """
