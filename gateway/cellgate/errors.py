@@ -176,6 +176,12 @@ class FileHeld(Conflict):
         )
 
 
+class FileChanged(CellgateError):
+    """A file of the workspace is not as the request says that it must be; nothing was written."""
+
+    reason = "file_changed"
+
+
 class EnvironmentDiffers(Conflict):
     """A replay would run with versions other than the recorded ones."""
 
@@ -409,6 +415,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
+    FileChanged: HTTPStatus.PRECONDITION_FAILED,
     OwnedElsewhere: HTTPStatus.MISDIRECTED_REQUEST,
     OwnerUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,
     OwnerLost: HTTPStatus.BAD_GATEWAY,

@@ -179,8 +179,8 @@ class FakeKernel:
         self.facts = KernelFacts({}, "Fake")
         self.connection = FakeConnection(faults)
         self.exited: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-        self.folder = root / self.id
-        self.folder.mkdir()
+        self.folder = profile.workspace or root / self.id
+        self.folder.mkdir(exist_ok=True)
         self.dismissed = False
         self._faults = faults
 

@@ -50,7 +50,7 @@ NAMES_IN_QUERIES = (
 )
 QUERY = st.sampled_from(NAMES_IN_QUERIES.split())
 NAMES_OF_HEADERS = (
-    "Accept Range If-None-Match Last-Event-ID Idempotency-Key Content-Encoding Origin Expect "
+    "Accept Range If-Match If-None-Match Last-Event-ID Idempotency-Key Content-Encoding Origin Expect "
     "Sec-WebSocket-Version Sec-WebSocket-Key Sec-WebSocket-Extensions Sec-WebSocket-Protocol Upgrade "
     "Cookie Accept-Language X-Forwarded-For Content-Disposition Host Authorization"
 )

@@ -110,6 +110,7 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "record_gone": NotFound,
     "conflict": Conflict,
     "file_held": Conflict,
+    "file_changed": Conflict,
     "environment_differs": Conflict,
     "busy": Conflict,
     "cannot_branch": CannotBranch,

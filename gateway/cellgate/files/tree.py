@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from cellgate.errors import Conflict, FileHeld, NotFound, TooLarge, not_written
+from cellgate.files.precondition import Precondition
 from cellgate.wire.paths import UNFIT_PATH, in_workspace
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
@@ -41,7 +43,14 @@ MOST_REMOVED = 10_000
 LOOKS = 256
 """A scan checks whether to stop once in this many entries."""
 CHUNK = 1024 * 1024
+TICK = 20_000_000
+"""Nanoseconds that the clock of a file's times takes at most for a step."""
+LOOK_AGAIN = 0.001
+MOST_LOOKS = 40
+"""Looks, and the seconds between two of them, at a file that was written in this tick."""
 
+_CLOCK_OF_FILES = 5
+"""Linux's CLOCK_REALTIME_COARSE, by which it sets the times of files; `time` has no name for it."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -83,6 +92,11 @@ class FileState(msgspec.Struct, frozen=True, gc=False):
     size: int
     modified: int
     identity: FileIdentity
+
+    @property
+    def tag(self) -> str:
+        """The file's ETag: the one that is told and that a condition compares."""
+        return '"' + "-".join(f"{number:x}" for number in self.identity) + '"'
 
 
 def _state(path: str, found: os.stat_result) -> FileState:
@@ -186,6 +200,37 @@ def read_file(root: Path, parts: Parts, most: int) -> bytes:
     if size > most:
         raise TooLarge(f"{state.path[:200]!r} has more than {most} bytes: that is too much to be read here")
     return b"".join(read)
+
+
+def open_settled(root: Path, parts: Parts) -> tuple[int, FileState]:
+    """Return an open file's descriptor, and a state that no later content of it has. Raises as `open_file`.
+
+    A file's times go on in ticks of the system, 1 to 10 ms, so what was written in this tick may change again
+    without another time. That is waited for, but not for ever: a program may write on and on.
+    """
+    descriptor, state = open_file(root, parts)
+    try:
+        for _ in range(MOST_LOOKS):
+            if not 0 <= state.identity[-1] - time.clock_gettime_ns(_CLOCK_OF_FILES) < TICK:
+                break
+            time.sleep(LOOK_AGAIN)
+            state = state_of(state.path, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, state
+
+
+def check(root: Path, parts: Parts, condition: Precondition) -> None:
+    """Check the file that is there now; anything but a regular file is none. Raises FileChanged."""
+    path = "/".join(parts)[:200]
+    with _explained(parts):
+        tag = None
+        with suppress(FileNotFoundError), _folder(root, parts[:-1]) as folder:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                tag = _state(path, found).tag
+    condition.check(path, tag)
 
 
 def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:

@@ -122,6 +122,16 @@ class AnswersHead(RequestHandler):
     def _has_head(cls) -> bool:
         return cls.is_get_safe and not issubclass(cls, WebSocketHandler)
 
+    async def send_head_alone(self) -> None:
+        """Answer HEAD where GET answers with a stream: with no length, as only the stream's end tells it."""
+        if self.request.version == "HTTP/1.1":
+            # As for GET; otherwise tornado would say that it is empty.
+            self.set_header("Transfer-Encoding", "chunked")
+        try:
+            await self.flush()
+        except StreamClosedError:
+            self.on_connection_close()
+
 
 @stream_request_body
 class MessageHandler(AnswersHead, RelayingHandler):

@@ -133,6 +133,7 @@ class StreamingHandler(BaseHandler):
         self.set_head(form)
         async with aclosing(batches):
             if self.request.method == "HEAD":
+                await self.send_head_alone()
                 return
             try:
                 await self._write_batches(batches, form)

@@ -40,6 +40,7 @@ _UNKNOWN: Final = "Object contains unknown field `"
 _MISSING: Final = "Object missing required field `"
 _WRONG_TYPE: Final = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`")
 _OUT_OF_BOUNDS: Final = re.compile(r"Expected `(int|float)` (>=|<=|>|<) (-?[0-9.e+]+)")
+_WRONG_LENGTH: Final = re.compile(r"Expected `array` of length (>=|<=) ([0-9]+)")
 _WRONG_CHOICE: Final = "Invalid enum value "
 _OUT_OF_RANGE: Final = "umber out of range"
 """Msgspec begins it with a capital letter, ``cellgate_kernels.codec.decoding`` with a small one."""
@@ -70,6 +71,8 @@ def _why(problem: str, path: str, described: inspect.Type | None) -> str:
         return f"{subject} must be {expected}, not {_given(wrong[2], wrong[1])}"
     if (wrong := _OUT_OF_BOUNDS.fullmatch(problem)) is not None:
         return f"{subject} must be {_EXPECTED[wrong[1]]} {_BOUNDS[wrong[2]]} {wrong[3]}"
+    if (wrong := _WRONG_LENGTH.fullmatch(problem)) is not None:
+        return f"{subject} must be an array {_BOUNDS[wrong[1]]} {wrong[2]} values"
     return f"{subject} is not what is expected here: {shown(problem)}"
 
 

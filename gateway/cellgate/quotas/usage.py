@@ -23,7 +23,7 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
-from cellgate.errors import StorageError
+from cellgate.errors import PrincipalQuotaExceeded, StorageError
 from cellgate.fairness.minute import Minute
 from cellgate.fairness.pace import Pace
 from cellgate.fairness.reservation import Reservation
@@ -107,6 +107,16 @@ class CellPlace:
             self._turn = turn
             self._account._stand_in_line(self)
         return self._state is _State.RUNNING
+
+    async def turn(self, patience: float) -> None:
+        """Wait in line until it may run. Raises PrincipalQuotaExceededForNow after `patience` seconds."""
+        came = asyncio.Event()
+        if not self.begin(came.set):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await came.wait()
+        if not self.running:
+            raise self._account._all_run()
 
     def leave(self) -> None:
         """Release the ended cell's place; a repeat does nothing."""
@@ -207,6 +217,14 @@ class Account(SessionSums):
         self._queued += 1
         self._look_ahead(Flow.QUEUED, limit, self._queued)
         return CellPlace(self, _State.QUEUED)
+
+    def _all_run(self) -> PrincipalQuotaExceeded:
+        """Return what to raise for work that has had no turn."""
+        limit = self.quotas.running or 0
+        used = self._used_everywhere(Flow.RUNNING, self._running)
+        return self.refusal(
+            "running", limit, used, "cells run now: try again when one of them has ended", 1.0
+        )
 
     def adopt_cell(self) -> CellPlace:
         """Return the place of a cell that is already running, whatever the quotas are."""

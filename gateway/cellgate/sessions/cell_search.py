@@ -1,14 +1,14 @@
 """Finds executions by what their code and their outputs say. Reads the record alone.
 
 ``reader`` asks for pages. One request reads a limited part of the record, in batches, and looks at them in a
-thread; the next page goes on behind it.
+thread; the next page goes on behind it, also in the middle of a session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from typing import Any, Self
 
 import msgspec
 
@@ -20,6 +20,9 @@ from cellgate_kernels.codec.decoding import json_decoder
 MOST_READ = 16 * 1024 * 1024
 """Bytes of events after which a request looks at no further executions."""
 AT_ONCE = 100
+SESSIONS_A_TURN = 100
+READ_A_TURN = 1024 * 1024
+"""Sessions, and bytes of events, after which a search among sessions lets others have their turn."""
 _SEARCHED = frozenset({"queued", "stream", "display_data", "execute_result", "update_display_data", "error"})
 
 
@@ -74,27 +77,23 @@ class CellMatcher:
 
 
 class CellSearch:
-    """A search of one request for a text in the cells of sessions. `texts`: the threads that look."""
+    """A search of one request for a text in the cells of sessions. `texts`: the threads that look.
 
-    def __init__(self, reads: Reads, texts: Lane, text: str) -> None:
+    `is_gone`: whether nobody waits for the answer any more.
+    """
+
+    def __init__(self, reads: Reads, texts: Lane, text: str, is_gone: Callable[[], bool]) -> None:
         self._reads = reads
         self._texts = texts
         self._text = text
-        self._read = 0
+        self._is_gone = is_gone
+        self.read = 0
+        """Bytes of events that the request has read."""
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether the request has read as much of the record as one may."""
-        return self._read > MOST_READ
-
-    async def has_any(self, session_id: int) -> bool:
-        """Return whether any execution of a session has the text. One session is read to its end."""
-        after: int | None = 0
-        while after is not None:
-            found, after = await self.page(session_id, limit=1, after=after)
-            if found:
-                return True
-        return False
+    def is_over(self) -> bool:
+        """Whether the request has read as much of the record as one may, or its client has gone."""
+        return self.read > MOST_READ or self._is_gone()
 
     async def page(self, session_id: int, *, limit: int, after: int) -> tuple[list[ExecutionRow], int | None]:
         """Return a session's executions after number `after` that have the text, and where to go on.
@@ -115,7 +114,7 @@ class CellSearch:
                     if len(found) == limit:
                         return found, row.number
             after = rows[looked_at - 1].number
-            if self.is_exhausted:
+            if self.is_over:
                 return found, after
 
     async def _look(self, session_id: int, rows: Sequence[ExecutionRow], matcher: CellMatcher) -> int:
@@ -125,11 +124,51 @@ class CellSearch:
         async with aclosing(events) as batches:
             async for batch in batches:
                 await self._texts.run(matcher.look, batch)
-                self._read += sum(len(event.body) for event in batch)
+                self.read += sum(len(event.body) for event in batch)
                 looked_at = _ended_by(rows, batch[-1].seq)
-                if self.is_exhausted and looked_at:
+                if self.is_over and looked_at:
                     return looked_at
         return len(rows)
+
+
+class SessionSearch:
+    """A search of one request among many sessions. `turn`: what is held while it reads.
+
+    It gives its turn to others after each part of the work: after so many sessions, or so many bytes.
+    """
+
+    def __init__(self, cells: CellSearch, turn: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        self._cells = cells
+        self._turn = turn
+        self._held = AsyncExitStack()
+        self._until = 0
+        self._left = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._held.aclose()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further session is looked at in this request."""
+        return self._cells.is_over
+
+    async def look(self, session_id: int, after: int) -> tuple[bool, int | None]:
+        """Return whether an execution after number `after` has the text, and if none was found, where to go
+        on: the number of the last execution that was looked at; None at the session's end. Raises QueueFull.
+        """
+        if not self._left or self._cells.read >= self._until:
+            await self._held.aclose()
+            await self._held.enter_async_context(self._turn())
+            self._left = SESSIONS_A_TURN
+            self._until = self._cells.read + READ_A_TURN
+        self._left -= 1
+        if self.is_over:
+            return False, after
+        found, behind = await self._cells.page(session_id, limit=1, after=after)
+        return bool(found), None if found else behind
 
 
 def _last(rows: Sequence[ExecutionRow]) -> int | None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 
@@ -24,6 +25,7 @@ from cellgate.fairness.turns import Turns
 from cellgate.files import tree
 from cellgate.files.ledger import UploadLedger, UploadReservation
 from cellgate.files.listing import Listings, Stop
+from cellgate.files.precondition import Precondition
 from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
@@ -50,10 +52,19 @@ RECORDED_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A complete upload and its target path."""
+    """A complete upload, its target path, and what must hold of the file that is there."""
 
     parts: Parts
     upload: Upload
+    condition: Precondition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A file that was put into a workspace: what changed, and its ETag."""
+
+    change: FileChange
+    tag: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,6 +105,7 @@ class SessionFiles:
         self._places = Shares(MAX_UPLOADS, UPLOADS_OF_ONE)
         refusal = "Too many notebooks are being read; try again later"
         self._orders = Turns(ORDERS_AT_ONCE, ORDERS_WAITING, ORDERS_PATIENCE, refusal)
+        self._turns: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
         self._tasks = Supervisor(lambda: {"part": "uploads"})
 
     @property
@@ -130,7 +142,15 @@ class SessionFiles:
     async def open(self, principal: str, key: str, parts: Parts) -> tuple[int, FileState]:
         """Return a descriptor for reading, which the caller closes, and the file's state."""
         async with self._root(principal, key) as root:
-            return await self._lanes.files.run(tree.open_file, root, parts)
+            return await self._lanes.files.run(tree.open_settled, root, parts)
+
+    async def check(self, principal: str, key: str, parts: Parts, condition: Precondition) -> None:
+        """Check a condition of an upload before anything is made for it. Raises FileChanged."""
+        try:
+            async with self._root(principal, key) as root:
+                await self._lanes.files.run(tree.check, root, parts, condition)
+        except NotFound:
+            condition.check("/".join(parts)[:200], None)
 
     async def order(self, principal: str, key: str, parts: Parts) -> PageOrder:
         """Return the order of a notebook file. Raises NotFound, InvalidInput, TooLarge and QueueFull."""
@@ -206,14 +226,14 @@ class SessionFiles:
         """Discard an upload in the background."""
         self._tasks.start(self.discard(incoming), "discard upload")
 
-    async def place(self, session: Session, incoming: Incoming, staged: Sequence[Staged]) -> list[FileChange]:
-        """Move finished uploads into the workspace and record them; returns their models.
+    async def place(self, session: Session, incoming: Incoming, staged: Sequence[Staged]) -> list[Placed]:
+        """Move finished uploads into the workspace and record them; return the files as they are then.
 
-        Raises QuotaExceeded, without placing anything, when the workspace has grown in the meantime, and
-        ShuttingDown when the session is ending.
+        Raises QuotaExceeded, without placing anything, when the workspace has grown in the meantime,
+        FileChanged when a condition does not hold, and ShuttingDown when the session is ending.
         """
-        models = []
-        async with session.slot.moving:
+        placed = []
+        async with session.slot.moving, self._turn(session.slot.workspace):
             # The session's end takes this lock before it handles the files. A file that is placed later would
             # stay in an unknown folder, or turn up in a later session with the same key.
             session.check_open()
@@ -230,11 +250,15 @@ class SessionFiles:
                     action="created" if created else "changed",
                 )
                 session.log.append("file", None, session.record.masked_file(structs.asdict(model)))
-                models.append(model)
+                placed.append(Placed(model, state.tag))
             self._ledger.placed(incoming.reservation, used)
         session.record.begin_idleness()
         await session.log.commit()
-        return models
+        return placed
+
+    def _turn(self, root: Path) -> asyncio.Lock:
+        """Return what is held while files are put into a folder, which several sessions may share."""
+        return self._turns.setdefault(root, asyncio.Lock())
 
     async def write(self, session: Session, parts: Parts, data: bytes) -> FileChange:
         """Write `data` to a file in the workspace, as an upload would; return the file's model."""
@@ -243,10 +267,10 @@ class SessionFiles:
             upload = self.begin(incoming)
             await upload.write(data)
             await upload.finish()
-            (model,) = await self.place(session, incoming, [Staged(parts, upload)])
+            (placed,) = await self.place(session, incoming, [Staged(parts, upload)])
         finally:
             await self.discard(incoming)
-        return model
+        return placed.change
 
     async def copy(
         self, principal: str, key: str, parts: Parts, session: Session, target: Parts
@@ -260,12 +284,12 @@ class SessionFiles:
                 while chunk := await self.lane.run(os.pread, descriptor, tree.CHUNK, upload.size):
                     await upload.write(chunk)
                 await upload.finish()
-                (model,) = await self.place(session, incoming, [Staged(target, upload)])
+                (placed,) = await self.place(session, incoming, [Staged(target, upload)])
             finally:
                 await self.discard(incoming)
         finally:
             os.close(descriptor)
-        return model
+        return placed.change
 
     async def remove(self, principal: str, key: str, parts: Parts) -> None:
         """Remove a file, a link or an empty folder."""
@@ -273,7 +297,8 @@ class SessionFiles:
         async with self._root(principal, key) as root:
             if session is not None:
                 session.check_open()
-            await self._lanes.files.run(tree.remove, root, parts)
+            async with self._turn(root):
+                await self._lanes.files.run(tree.remove, root, parts)
         if session is not None:
             session.slot.watch.know("/".join(parts), None)
             fields = {"path": "/".join(parts), "size": None, "sha256": None, "action": "deleted"}
@@ -284,7 +309,7 @@ class SessionFiles:
     async def remove_all(self, principal: str, key: str, parts: Parts) -> None:
         """Remove the item at this path of a live session with everything in it; see `tree.remove_all`."""
         session = self._manager.live(principal, key)
-        async with session.slot.moving:
+        async with session.slot.moving, self._turn(session.slot.workspace):
             session.check_open()
             gone = await self._lanes.files.run(tree.remove_all, session.slot.workspace, parts)
             for path in gone:
@@ -318,7 +343,8 @@ class SessionFiles:
                 session.check_open()
                 session.record.check_writable()
             limit = None if session is None else session.limits.resources.disk
-            moved = await self._lanes.files.run(_move, root, old, new, limit)
+            async with self._turn(root):
+                moved = await self._lanes.files.run(_move, root, old, new, limit)
             changes = [
                 FileChange(path=state.path, size=state.size, sha256=sha256, action="created")
                 for state, sha256 in await self._lanes.files.run(_hashed, root, moved)
@@ -384,6 +410,8 @@ def _check_room(root: Path, staged: Sequence[Staged], limit: int) -> int:
 
 def _place(staged: Staged, root: Path) -> tuple[FileState, bool]:
     root.mkdir(mode=0o700, exist_ok=True)
+    if staged.condition is not None:
+        tree.check(root, staged.parts, staged.condition)
     return tree.place(staged.upload.path, root, staged.parts)
 
 

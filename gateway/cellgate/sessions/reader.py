@@ -7,8 +7,11 @@ recorded. Slow decoding and rendering runs in the threads of `texts`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec import UNSET, structs
@@ -22,7 +25,7 @@ from cellgate.record.events import EventLog
 from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
-from cellgate.sessions.cell_search import CellSearch
+from cellgate.sessions.cell_search import CellSearch, SessionSearch
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.model import TITLE, session_model
 from cellgate.sessions.registry import SessionRegistry
@@ -59,7 +62,24 @@ MOST_BRANCHES = 1000
 MOST_METADATA = 1024 * 1024
 """Most bytes of metadata in a page of sessions, which is encoded as JSON in one step."""
 
+INSIDE = ":"
+"""Stands between a key and a number, of a page that ends inside of a session. No key has it."""
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,15}")
 _decode = json_decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class PageEnd:
+    """The place where a page of sessions ends: behind a session, or behind an execution inside of it."""
+
+    row: SessionRow
+    execution: int | None = None
+
+    def written(self, *, everybodys: bool) -> str:
+        """Return it as a client sends it to ask for the next page. `everybodys`: of all owners' sessions."""
+        key = f"{self.row.principal}/{self.row.key}" if everybodys else self.row.key
+        return key if self.execution is None else f"{key}{INSIDE}{self.execution}"
 
 
 class Archive:
@@ -156,66 +176,92 @@ class Archive:
         )
 
     async def models(
-        self, principal: str | None, reach: Reach, wanted: SessionsQuery
+        self,
+        principal: str | None,
+        reach: Reach,
+        wanted: SessionsQuery,
+        is_gone: Callable[[], bool] = lambda: False,
     ) -> tuple[list[SessionModel], str | None]:
-        """Return a page of session models in order of creation, and the key after which the next page starts.
+        """Return a page of session models in order of creation, and `after` for the next page.
 
-        If `principal` is None, sessions of all principals, and OWNER/KEY instead of the key. A page has fewer
-        than `limit` models if their metadata is large, or if a search looked at very many. Raises
-        InvalidInput for a search of cells without a text.
+        If `principal` is None, sessions of all principals. A page has fewer than `limit` models if their
+        metadata is large, or if a search looked at very many, or read much. A search of cells ends when its
+        client `is_gone`. Raises InvalidInput, also for a search of cells without a text.
         """
         if wanted.cells and not wanted.search:
             raise InvalidInput("cells: needs a text to search for (search=TEXT)")
         await self._journal.commit()
-        cells = CellSearch(self._journal.reads, self._texts, wanted.search or "") if wanted.cells else None
-        async with nullcontext() if cells is None else self._heavy.turn(principal or ""):
+        async with AsyncExitStack() as held:
+            cells = None
+            if wanted.cells:
+                search = CellSearch(self._journal.reads, self._texts, wanted.search or "", is_gone)
+                turn = partial(self._heavy.turn, principal or "")
+                cells = await held.enter_async_context(SessionSearch(search, turn))
             rows, more, unfinished = await self._page(principal, reach, wanted, cells)
         if wanted.state is None:
             unfinished = await self._unfinished_elsewhere(rows)
         models = [self._shown(row, unfinished.get(row.id, 0)) for row in rows]
         if wanted.usage:
             models = await self._with_usage(models, rows)
-        if more is None:
-            return models, None
-        return models, more.key if principal is not None else f"{more.principal}/{more.key}"
+        return models, None if more is None else more.written(everybodys=principal is None)
 
     async def _page(
-        self, principal: str | None, reach: Reach, wanted: SessionsQuery, cells: CellSearch | None
-    ) -> tuple[list[SessionRow], SessionRow | None, dict[int, int]]:
-        """Return the rows of a page, and the row after which the next page starts; None on the last page.
+        self, principal: str | None, reach: Reach, wanted: SessionsQuery, cells: SessionSearch | None
+    ) -> tuple[list[SessionRow], PageEnd | None, dict[int, int]]:
+        """Return the rows of a page, and the place after which the next page starts; None on the last page.
 
         If a state is wanted, also `_unfinished_elsewhere` of the rows, which decides that.
         """
-        last = MOST_COUNTED if wanted.newest else 0
-        if wanted.after is not None:
-            last = (await self._after(principal, wanted.after, reach)).id
+        end = await self._after(principal, reach, wanted)
         found: list[SessionRow] = []
         unfinished: dict[int, int] = {}
-        before: SessionRow | None = None
         size = looked_at = 0
         while True:
+            last = (MOST_COUNTED if wanted.newest else 0) if end is None else end.row.id
             rows = await self._rows(principal, reach, wanted, last)
+            begun = [] if end is None or end.execution is None else [end.row]
             if wanted.state is not None:
-                unfinished |= await self._unfinished_elsewhere(rows)
-            for row in rows:
-                if cells is not None and cells.is_exhausted:
-                    return found, before, unfinished
+                unfinished |= await self._unfinished_elsewhere([*begun, *rows])
+            for row in [*begun, *rows]:
+                if cells is not None and cells.is_over:
+                    return found, end, unfinished
                 state = self._state_of(row, unfinished.get(row.id, 0))
-                if _is_in(state, wanted) and (
-                    self._is_named(row, wanted, everybodys=principal is None)
-                    or (cells is not None and await cells.has_any(row.id))
-                ):
-                    if len(found) == wanted.limit or size > MOST_METADATA:
-                        return found, found[-1], unfinished
+                begin = 0 if end is None else end.execution or 0
+                everybodys = principal is None
+                fits, end = await self._fits(row, state, wanted, cells, begin, everybodys=everybodys)
+                if end.execution is not None:
+                    return found, end, unfinished
+                if fits and (len(found) == wanted.limit or size > MOST_METADATA):
+                    return found, PageEnd(found[-1]), unfinished
+                if fits:
                     found.append(row)
                     size += len(encode(row.metadata))
-                before = row
             looked_at += len(rows)
             if len(rows) < SESSIONS_AT_ONCE:
                 return found, None, unfinished
             if looked_at >= MOST_LOOKED_AT:
-                return found, before, unfinished
-            last = rows[-1].id
+                return found, end, unfinished
+
+    async def _fits(
+        self,
+        row: SessionRow,
+        state: str,
+        wanted: SessionsQuery,
+        cells: SessionSearch | None,
+        begin: int,
+        *,
+        everybodys: bool,
+    ) -> tuple[bool, PageEnd]:
+        """Return whether a session is one that was asked for, and how far it was looked at to say so.
+
+        `begin`: the number of its execution after which its cells are looked at.
+        """
+        if not _is_in(state, wanted):
+            return False, PageEnd(row)
+        if self._is_named(row, wanted, everybodys=everybodys):
+            return True, PageEnd(row)
+        found, behind = (False, None) if cells is None else await cells.look(row.id, begin)
+        return found, PageEnd(row, behind)
 
     async def _rows(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery, last: int
@@ -302,17 +348,25 @@ class Archive:
             )
         return told
 
-    async def _after(self, principal: str | None, after: str, reach: Reach) -> SessionRow:
-        """Return the last session of the previous page. Raises NotFound, also for a session out of reach."""
-        owner, _, key = after.rpartition("/") if principal is None else (principal, "", after)
-        return await self.row(owner, reach.check(key))
+    async def _after(self, principal: str | None, reach: Reach, wanted: SessionsQuery) -> PageEnd | None:
+        """Return the end of the previous page; None for the first page.
+
+        Raises InvalidInput, and NotFound, also for a session out of reach.
+        """
+        if wanted.after is None:
+            return None
+        owner, _, place = wanted.after.rpartition("/") if principal is None else (principal, "", wanted.after)
+        key, inside, number = place.partition(INSIDE)
+        if inside and not (wanted.cells and _NUMBER.fullmatch(number)):
+            raise InvalidInput("after: must be a session's key, or the `next` of this search's last page")
+        return PageEnd(await self.row(owner, reach.check(key)), int(number) if inside else None)
 
     async def executions(
-        self, principal: str, key: str, wanted: ExecutionsQuery
+        self, principal: str, key: str, wanted: ExecutionsQuery, is_gone: Callable[[], bool] = lambda: False
     ) -> tuple[list[ExecutionModel], int | None]:
         """Return a page of a session's executions, and the number after which the next page starts.
 
-        Raises InvalidInput for a search from the end.
+        A search ends when its client `is_gone`. Raises InvalidInput for a search from the end.
         """
         limit, after, newest = wanted.limit, wanted.after, wanted.newest
         row = await self.row(principal, key)
@@ -321,7 +375,7 @@ class Archive:
             if newest:
                 raise InvalidInput("newest: a search begins with the first execution")
             async with self._heavy.turn(principal):
-                search = CellSearch(self._journal.reads, self._texts, wanted.search)
+                search = CellSearch(self._journal.reads, self._texts, wanted.search, is_gone)
                 rows, following = await search.page(row.id, limit=limit, after=after)
             return [self._execution_model(principal, key, execution) for execution in rows], following
         if newest and not after:

@@ -456,17 +456,27 @@ class InputBody(Body, frozen=True, forbid_unknown_fields=True):
     value: str
 
 
+MOST_BUFFERS = 1000
+"""Binary parts of a widget's message."""
+MOST_BUFFER_PATH = 100
+"""Keys and indices that lead to one of them."""
+
+
 class WidgetBody(Body, frozen=True, forbid_unknown_fields=True):
     """What somebody does to a widget: a change of its state, or a message as the widget itself sends them."""
 
     state: Annotated[dict[str, Any] | None, say("The part of the state that changes.")] = None
     buffer_paths: Annotated[
-        list[list[str | int]], say("Where each of the buffers belongs in the state, as keys and indices.")
+        list[Annotated[list[str | int], Meta(min_length=1, max_length=MOST_BUFFER_PATH)]],
+        Meta(
+            max_length=MOST_BUFFERS,
+            description="Where each of the buffers belongs in the state, as keys and indices.",
+        ),
     ] = []
     content: Annotated[
         Any, say("In place of a state: a custom message, such as that of a pressed button.")
     ] = UNSET
-    buffers: Annotated[list[str], say("Binary parts, in base64.")] = []
+    buffers: Annotated[list[str], Meta(max_length=MOST_BUFFERS, description="Binary parts, in base64.")] = []
 
 
 class ProcessOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -99,7 +99,10 @@ class SessionsQuery(Query, frozen=True):
     newest: Annotated[bool, say("Whether those that were created last come first.")] = False
     usage: Usage = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    after: Annotated[str | None, say("The page begins after the session with this key.")] = None
+    after: Annotated[
+        str | None,
+        say("The page begins after the session with this key, or where the last page's `next` says."),
+    ] = None
 
 
 class ModelQuery(SessionQuery, frozen=True):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from msgspec import structs
+from msgspec import Raw, structs
 
 from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.tasks import until
@@ -61,9 +61,11 @@ class CommMessage:
         self._left = MOST_TEXT
 
     async def send(
-        self, comm_id: str, data: dict[str, Any], buffers: Sequence[bytes], patience: float | None
+        self, comm_id: str, data: Raw, buffers: Sequence[bytes], patience: float | None
     ) -> Handled | None:
         """Send the message and return once the kernel is done with it; None if it has no such comm.
+
+        `data`: JSON, which is taken as it is.
 
         A kernel that is not done after `patience` seconds is interrupted. Raises KernelDied and KernelBusy.
         """

@@ -322,7 +322,16 @@ def test_a_file_that_is_too_large_is_not_read(page: Any, console: GatewayProcess
     expect(page.get_by_role("alert").filter(has_text="too large to be opened here")).to_be_visible()
 
 
-def test_a_script_is_saved_as_a_notebook_beside_it(page: Any, console: GatewayProcess) -> None:
+def is_refused_once(quiet: list[str]) -> None:
+    """The browser complains of a file that was not written; take that out."""
+    (complaint,) = quiet
+    assert "412" in complaint
+    quiet.clear()
+
+
+def test_a_script_is_saved_as_a_notebook_beside_it(
+    page: Any, console: GatewayProcess, quiet: list[str]
+) -> None:
     put(console, "beside", "a.ipynb", NOTEBOOK)
     opened(page, console, "beside", "a.py", "x = 1")
     cell(page, 1).press("Enter")
@@ -333,10 +342,13 @@ def test_a_script_is_saved_as_a_notebook_beside_it(page: Any, console: GatewayPr
     is_saved(page)
     assert sources(saved(console, "beside", "a.ipynb")) == ["x = 2"]
     assert console.get("/v1/sessions/beside/files/a.py").body == b"x = 1"
+    is_refused_once(quiet)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_what_others_wrote_is_not_written_over(page: Any, console: GatewayProcess, keeps: bool) -> None:
+def test_what_others_wrote_is_not_written_over(
+    page: Any, console: GatewayProcess, quiet: list[str], keeps: bool
+) -> None:
     session = f"others-{keeps}"
     opened(page, console, session, "a.ipynb", "")
     expect(cell(page, 1)).to_contain_text("No code yet")
@@ -350,6 +362,30 @@ def test_what_others_wrote_is_not_written_over(page: Any, console: GatewayProces
     is_saved(page)
     assert sources(saved(console, session, "a.ipynb")) == (["mine"] if keeps else sources(other))
     expect(cell(page, 1)).to_have_attribute("aria-label", "Cell 1, code" if keeps else "Cell 1, text")
+    is_refused_once(quiet)
+
+
+def test_what_others_write_while_it_is_saved_is_not_written_over(
+    page: Any, console: GatewayProcess, quiet: list[str]
+) -> None:
+    """Another page's notebook arrives when this one's is on its way."""
+    opened(page, console, "saved-at-once", "a.ipynb", "")
+    expect(cell(page, 1)).to_contain_text("No code yet")
+
+    sent: list[str] = []
+
+    def on_its_way(route: Any) -> None:
+        if route.request.method == "PUT" and not sent:
+            put(console, "saved-at-once", "a.ipynb", NOTEBOOK)
+            sent.append(route.request.headers["if-match"])
+        route.continue_()
+
+    page.route("**/a.ipynb*", on_its_way)
+    cell(page, 1).press("Enter")
+    write(page, "mine")
+    expect(page.get_by_text("The file was changed elsewhere.")).to_be_visible()
+    assert sources(saved(console, "saved-at-once", "a.ipynb")) == sources(NOTEBOOK)
+    is_refused_once(quiet)
 
 
 def test_what_ran_is_arranged_as_a_notebook(page: Any, console: GatewayProcess) -> None:

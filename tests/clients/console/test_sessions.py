@@ -179,16 +179,16 @@ def test_a_session_has_a_title_and_gets_another_one(page: Any, console: GatewayP
     act(page, "titled", "Title and times")
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_label("Title")).to_have_value("Umsätze im März")
-    answer(page, "Save", Title="三月", Seconds_a_cell_may_run="900")
-    expect(heading).to_have_text("三月")
+    answer(page, "Save", Title="五月", Seconds_a_cell_may_run="900")
+    expect(heading).to_have_text("五月")
     model = console.model("titled")
-    assert (model["title"], model["limits"]["cell_timeout"]) == ("三月", 900)
-    expect(page).to_have_title("三月 · Cellgate")
-    page.wait_for_url(f"**/#/sessions/titled?title={quote('三月')}")
+    assert (model["title"], model["limits"]["cell_timeout"]) == ("五月", 900)
+    expect(page).to_have_title("五月 · Cellgate")
+    page.wait_for_url(f"**/#/sessions/titled?title={quote('五月')}")
     page.reload()
-    expect(heading).to_have_text("三月")
+    expect(heading).to_have_text("五月")
     page.get_by_role("link", name="All sessions").click()
-    expect(page.get_by_role("link", name="三月")).to_be_visible()
+    expect(page.get_by_role("link", name="五月")).to_be_visible()
 
 
 FIGURE = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()"
@@ -253,6 +253,28 @@ def test_sessions_are_found_by_their_cells(page: Any, console: GatewayProcess) -
     search.fill("")
     expect(row(page, "by-output")).to_be_visible()
     expect(page.get_by_role("button", name="Search cells")).to_have_count(0)
+
+
+def test_a_search_goes_on_inside_of_a_session_of_which_a_page_found_nothing(
+    page: Any, console: GatewayProcess
+) -> None:
+    console.execute("long-search", "pangolin = 1")
+    asked: list[str] = []
+
+    def begin(route: Any) -> None:
+        asked.append(route.request.url)
+        if "after=" in route.request.url:
+            route.continue_(url=route.request.url.partition("&after=")[0])
+        else:
+            route.fulfill(json={"sessions": [], "next": "long-search:7"})
+
+    page.route("**/v1/sessions?search=pangolin*", begin)
+    search = page.get_by_role("searchbox", name="Search sessions")
+    search.fill("pangolin")
+    search.press("Enter")
+    page.get_by_role("button", name="Look at more sessions").click()
+    expect(page.get_by_role("link", name="long-search")).to_be_visible()
+    assert ["after=long-search%3A7" in url for url in asked] == [False, True]
 
 
 def test_what_is_not_there_is_told(page: Any, console: GatewayProcess, quiet: list[str]) -> None:

@@ -20,6 +20,11 @@ async function e2b() {
   found.packed = (await sandbox.files.read("packed")).length;
   const done = await sandbox.commands.run("cat a/b.txt; echo no >&2");
   found.command = [done.stdout, done.stderr, done.exitCode];
+  const name = (error) => [error.name, /nothing|999999/.test(error.message)];
+  found.refused = [
+    await sandbox.commands.run("true", { cwd: "/nothing" }).catch(name),
+    await sandbox.commands.connect(999999).catch(name),
+  ];
   found.watched = await watched(sandbox);
   const [metrics] = await sandbox.getMetrics();
   found.metrics = metrics.memUsed > 0 && metrics.memUsed < metrics.memTotal;

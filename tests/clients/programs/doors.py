@@ -46,6 +46,10 @@ def with_e2b():
         found["packed"] = len(sandbox.files.read("packed", gzip=True))
         done = sandbox.commands.run("cat a/b.txt; echo no >&2")
         found["command"] = [done.stdout, done.stderr, done.exit_code]
+        found["refused"] = [
+            _refused(lambda: sandbox.commands.run("true", cwd="/nothing")),
+            _refused(lambda: sandbox.commands.connect(999999)),
+        ]
         info = sandbox.get_info()
         found["info"] = [info.metadata, sandbox.is_running()]
         (metrics,) = sandbox.get_metrics()
@@ -62,6 +66,17 @@ def with_e2b():
         found["watched"] = _watch(sandbox)
     found["ended"] = sandbox.is_running()
     return found
+
+
+def _refused(call):
+    """What a call raises, and whether it says of what."""
+    from e2b import SandboxException
+
+    try:
+        call()
+    except SandboxException as error:
+        return [type(error).__name__, "nothing" in str(error) or "999999" in str(error)]
+    return None
 
 
 def _join(sandbox):

@@ -610,6 +610,23 @@ async def test_all_pages_of_sessions_are_read() -> None:
     ]
 
 
+async def test_a_search_of_cells_goes_on_after_pages_without_a_session() -> None:
+    pages = [([], "a:100"), ([], "a:200"), (["b"], None)]
+
+    async def page(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        names, following = pages.pop(0)
+        told = {"sessions": [{"session": name} for name in names], "next": following}
+        writer.write(answer(json.dumps(told).encode()))
+
+    async with answering(page) as (gateway, requests):
+        assert [model.session async for model in gateway.sessions(search="x", cells=True)] == ["b"]
+    assert [request.split()[1].partition(b"&after=")[2] for request in requests] == [
+        b"",
+        b"a%3A100",
+        b"a%3A200",
+    ]
+
+
 async def test_followed_events_go_on_where_a_lost_connection_broke_off() -> None:
     answers = [
         chunked(line("started", 5), line("stream", 6, text="a"), end=False),

@@ -20,7 +20,7 @@ from cellgate.record.rows import EventRow
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import widgets
 from cellgate.sessions.session import Session
-from cellgate.sessions.widget_messages import send_to_widget
+from cellgate.sessions.widget_messages import send_to_widget, widget_message
 from cellgate.testing.record_store import session_row
 from cellgate.wire.models import WidgetBody
 from cellgate_kernels.protocol.execution import Execution
@@ -215,7 +215,7 @@ class Spent:
 async def test_nothing_is_moved_that_would_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "MOST_BYTES", 0)
     with pytest.raises(Conflict, match="can't be moved here any more"):
-        await send_to_widget(cast(Session, Spent()), "c", WidgetBody(state={"value": 1}))
+        await send_to_widget(cast(Session, Spent()), widget_message("c", WidgetBody(state={"value": 1})))
 
 
 class FullStore(MemoryStore):

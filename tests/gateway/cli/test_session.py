@@ -46,7 +46,9 @@ def test_sessions_are_found_by_their_cells(
 ) -> None:
     gateway.execute(session, "print('an ' + 'armadillo')")
     gateway.execute(other, "1")
-    assert shell.lines("session", "ls", "--search", "An Armadillo") == ["No sessions."]
+    (said,) = shell.lines("session", "ls", "--search", "An Armadillo")
+    assert said == "No sessions. Their names and titles were searched; --cells searches their cells, too."
+    assert shell.lines("session", "ls", "--search", "An Armadillo!", "--cells") == ["No sessions."]
     _, line = shell.lines("session", "ls", "--search", "An Armadillo", "--cells")
     assert line.startswith(session)
 

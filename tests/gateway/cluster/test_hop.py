@@ -130,6 +130,17 @@ def test_large_files_pass_both_ways(pair: Pair, session: str) -> None:
     assert (outside.status, outside.body) == (416, b"")
 
 
+def test_conditions_of_uploads_pass(pair: Pair, session: str) -> None:
+    path = f"/v1/sessions/{session}/files/noted"
+    made = pair.other.request("PUT", path, b"1", headers={"If-None-Match": "*"})
+    assert (made.status, made.headers["ETag"]) == (201, pair.one.get(path).headers["ETag"])
+    late = pair.other.request("PUT", path, b"2", headers={"If-None-Match": "*"})
+    assert (late.status, late.reason) == (412, "file_changed")
+    assert pair.other.request("PUT", path, b"3", headers={"If-Match": made.headers["ETag"]}).status == 200
+    late = pair.other.request("PUT", path, b"4", headers={"If-Match": made.headers["ETag"]})
+    assert (late.status, late.reason, pair.one.get(path).body) == (412, "file_changed", b"3")
+
+
 def test_a_body_of_unknown_length_passes(pair: Pair, session: str) -> None:
     connection = pair.other.connect()
     path = f"/v1/sessions/{session}/files/chunked"

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -27,6 +28,8 @@ from tests.pure.record.conftest import eventually
 
 HELD = """SELECT a.principal, sum((e.value->1->>0)::int)
     FROM cellgate.allotments AS a, jsonb_each(a.by_node) AS e GROUP BY 1"""
+WAITING = """SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'"""
 NAMES = [f"{number}-" + "x" * (number % 7) for number in range(60)]
 """Of different lengths: nodes that compare them otherwise would lock rows in another order."""
 
@@ -178,6 +181,29 @@ async def test_gateways_that_renew_at_once_are_within_each_quota(cluster: Cluste
     await asyncio.gather(*map(use, using), give_back(leaving))
     over.set()
     assert await checking > 10
+
+
+async def test_rows_are_locked_by_name_whatever_its_length(cluster: Cluster, database: str) -> None:
+    """While one that comes first is another's, no later one is locked: JSON has the short names first."""
+    one = await cluster.join("one")
+    some = HeldPart((1, 1, 0, 0, 0), (1, 1, 0, 0, 0))
+    asked = {name: AskedPart(some, ()) for name in ("b", "aa")}
+    await one.allotments.replace(asked)
+    row = "SELECT principal FROM cellgate.allotments WHERE principal = %s FOR UPDATE SKIP LOCKED"
+    connect = psycopg.AsyncConnection.connect
+    async with await connect(database) as other, await connect(database, autocommit=True) as looker:
+        await other.execute(row, ["aa"])
+        for work in (partial(one.allotments.replace, asked), partial(one.allotments.remove, [*asked])):
+            writing = asyncio.create_task(work())
+
+            async def waits() -> bool:
+                return bool(await (await looker.execute(WAITING)).fetchall())
+
+            await eventually(waits)
+            assert await (await looker.execute(row, ["b"])).fetchall() == [("b",)]
+            await other.rollback()
+            await writing
+            await other.execute(row, ["aa"])
 
 
 async def test_what_a_dead_gateway_held_of_all_is_free_after_its_lease(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from tests.support.server import GatewayProcess, Response, until
+from tests.support.server import GatewayProcess, Response, together, until
 
 MEGABYTE = 1_000_000
 BOUNDARY = "a-boundary"
@@ -196,6 +196,55 @@ def test_what_did_not_change_is_not_sent_again(gateway: GatewayProcess, session:
     assert gateway.request("GET", path, headers={"If-None-Match": tag}).body == b"2"
     head = gateway.request("HEAD", path)
     assert (head.status, head.headers["Content-Length"], head.body) == (200, "1", b"")
+
+
+def conditional(gateway: GatewayProcess, session: str, content: bytes, **fields: str) -> Response:
+    """As `put`, on a condition."""
+    headers = {name.replace("_", "-"): value for name, value in fields.items()}
+    return gateway.request("PUT", f"/v1/sessions/{session}/files/f", content, headers=headers)
+
+
+def recorded(gateway: GatewayProcess, session: str) -> str | None:
+    """The head of the session's record."""
+    return gateway.get(f"/v1/sessions/{session}/audit").headers["ETag"]
+
+
+def test_a_file_that_was_seen_is_replaced_unless_it_has_changed(
+    gateway: GatewayProcess, session: str
+) -> None:
+    path = f"/v1/sessions/{session}/files/f"
+    made = conditional(gateway, session, b"1", If_None_Match="*")
+    assert (made.status, made.headers["ETag"]) == (201, gateway.get(path).headers["ETag"])
+    mine = conditional(gateway, session, b"2", If_Match=f'"x", {made.headers["ETag"]}')
+    assert (mine.status, mine.headers["ETag"]) == (200, gateway.request("HEAD", path).headers["ETag"])
+    before = recorded(gateway, session)
+    for condition in ({"If_Match": made.headers["ETag"]}, {"If_None_Match": "*"}):
+        late = conditional(gateway, session, b"3", **condition)
+        assert (late.status, late.reason) == (412, "file_changed")
+        assert "ETag" not in late.headers
+    assert gateway.get(path).body == b"2"
+    assert recorded(gateway, session) == before
+    gateway.execute(session, "open('f', 'w').write('c')")
+    assert conditional(gateway, session, b"3", If_Match=mine.headers["ETag"]).reason == "file_changed"
+    assert conditional(gateway, session, b"4", If_Match="*").status == 200
+    assert gateway.get(path).body == b"4"
+
+
+def test_of_two_that_saw_the_same_file_one_replaces_it(gateway: GatewayProcess, session: str) -> None:
+    tag = put(gateway, session, "f", b"0").headers["ETag"]
+    for _ in range(5):
+        answers = together(4, lambda n, seen=tag: conditional(gateway, session, b"%d" % n, If_Match=seen))
+        assert sorted(answer.status for answer in answers) == [200, 412, 412, 412]
+        ((kept, tag),) = [(n, a.headers["ETag"]) for n, a in enumerate(answers) if a.status == 200]
+        assert gateway.get(f"/v1/sessions/{session}/files/f").body == b"%d" % kept
+
+
+def test_a_condition_that_cannot_hold_makes_no_session(gateway: GatewayProcess, session: str) -> None:
+    assert conditional(gateway, session, b"1", If_Match='"x"').reason == "file_changed"
+    malformed = conditional(gateway, session, b"1", If_Match="x")
+    assert (malformed.status, malformed.reason) == (400, "bad_request")
+    assert "If-Match" in malformed.json()["detail"]
+    assert gateway.get(f"/v1/sessions/{session}").status == 404
 
 
 def test_files_stay_when_the_kernel_does_not(gateway: GatewayProcess, session: str) -> None:

@@ -68,6 +68,8 @@ def test_a_stream_s_head_does_not_follow(gateway: GatewayProcess, accept: str) -
             answer = connection.getresponse()
             assert (answer.status, answer.read()) == (200, b"")
             assert answer.headers["Content-Type"].startswith(accept)
+            assert answer.headers["Content-Length"] is None
+            assert answer.headers["Transfer-Encoding"] == "chunked"
 
 
 @pytest.mark.parametrize(

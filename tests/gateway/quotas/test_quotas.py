@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cellgate.identity.store.opening import open_users
 from cellgate.quotas.usage import COUNTED
 from tests.conftest import NO_ENGINE, serving
 from tests.support.commands import refusal
+from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, Response, together, until
 from tests.support.websockets import websocket
 
@@ -32,6 +34,10 @@ sessions = 5
 running = 1
 queued = 1
 
+[principals.widget]
+running = 1
+queued = 1
+
 [principals.quick]
 requests_per_minute = 5
 
@@ -41,7 +47,7 @@ requests_per_minute = 3
 [principals.bytes]
 bytes_per_minute = "64k"
 """
-USERS = ("five", "turns", "quick", "socket", "bytes", "reader", "changes", "seen")
+USERS = ("five", "turns", "widget", "quick", "socket", "bytes", "reader", "changes", "seen")
 MIB = 1024 * 1024
 
 
@@ -258,3 +264,41 @@ def test_a_bad_file_is_a_usage_error(tmp_path: Path) -> None:
     code, said = refusal("--backend=process", f"--data-dir={tmp_path / 'data'}", f"--quotas={tmp_path}/none")
     assert code == 2
     assert f"{tmp_path}/none can't be read: No such file or directory" in said
+
+
+BUTTON = """
+import pathlib, time, ipywidgets
+button = ipywidgets.Button()
+button.on_click(lambda _: (pathlib.Path("begun").touch(), time.sleep(600)))
+button
+"""
+
+
+def with_button(limited: Limited, session: str) -> str:
+    """Show a button whose work goes on until it is interrupted; return the address of its messages."""
+    result = limited.post("widget", f"/v1/sessions/{session}/execute", {"code": BUTTON}).json()
+    if "No module named 'ipywidgets'" in result["text"]:
+        require("ipywidgets", "the kernel environment has no ipywidgets")
+    models = limited.get("widget", f"/v1/sessions/{session}/widgets").json()["widgets"]
+    (button,) = (each for each, model in models.items() if model["model_name"] == "ButtonModel")
+    return f"/v1/sessions/{session}/widgets/{button}"
+
+
+def test_work_on_a_widgets_message_counts_as_a_cell_that_runs(limited: Limited) -> None:
+    one, two = (with_button(limited, session) for session in ("w1", "w2"))
+    pressed = {"content": {"event": "click"}}
+    with ThreadPoolExecutor(1) as threads:
+        pressing = threads.submit(limited.post, "widget", one, pressed)
+        until(lambda: any(limited.gateway.workspaces.glob("*/begun")), "the work has not begun")
+        assert limited.used("widget", "running") == {"limit": 1, "used": 1}
+        cell = limited.post("widget", "/v1/sessions/w3/execute", {"code": "1 + 1", "wait": False})
+        assert cell.status == 202
+        until(lambda: limited.used("widget", "queued")["used"] == 1, "the cell does not wait")
+        refused(limited.post("widget", two, pressed), 429, "queued", 1, 1)
+        refused(limited.post("widget", "/v1/sessions/w4/execute", {"code": "1"}), 429, "queued", 1, 1)
+        assert limited.post("widget", "/v1/sessions/w1/interrupt", None).status == 204
+        answer = pressing.result()
+    assert (answer.status, answer.json()["late"]) == (200, False)
+    path = f"/v1/sessions/w3/executions/{cell.json()['execution']}"
+    until(lambda: limited.get("widget", path).json()["status"] == "ok", "the cell had no turn")
+    until(lambda: limited.used("widget", "running")["used"] == 0, "a place was not given back")

@@ -22,6 +22,7 @@ from cellgate.wire.models import (
     ExploreBody,
     InspectBody,
     SessionBody,
+    WidgetBody,
 )
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.base.errors import LONGEST_MISTYPED, InvalidInput, nearest
@@ -115,6 +116,12 @@ def test_an_unknown_field_is_told_with_the_one_that_was_meant_and_all_that_there
             "seed must be a whole number, not a number with a decimal point or an exponent",
         ),
         (Command, b'{"execute": {"code": true}}', "execute.code must be a string, not a boolean"),
+        (WidgetBody, b'{"buffer_paths": [[]]}', "buffer_paths[0] must be an array of at least 1 values"),
+        (
+            WidgetBody,
+            b'{"buffers": [' + b'"",' * 1000 + b'""]}',
+            "buffers must be an array of at most 1000 values",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_by_its_place_in_the_words_of_json(

@@ -172,6 +172,23 @@ def test_too_many_waiting_are_refused_and_running_ones_are_not() -> None:
     assert caught.value.retry_after >= 1
 
 
+async def test_what_can_not_wait_for_long_has_its_turn_or_is_refused() -> None:
+    ada = account(running=1)
+    first, second, third = (ada.enter(at_once=True) for _ in range(3))
+    waits = asyncio.ensure_future(second.turn(60))
+    with pytest.raises(PrincipalQuotaExceededForNow) as caught:
+        await third.turn(0)
+    third.leave()
+    assert (caught.value.quota, caught.value.limit, caught.value.used) == ("running", 1, 1)
+    assert caught.value.retry_after >= 1
+    first.leave()
+    await waits
+    assert second.running
+    await second.turn(0)
+    second.leave()
+    assert (used(ada)["running"], used(ada)["queued"]) == (0, 0)
+
+
 def test_a_raised_quota_gives_turns_to_those_in_line() -> None:
     everybody = usage(running=1)
     ada = everybody.account("ada")

@@ -57,7 +57,7 @@ async def found(recorded: Recorded, text: str, limit: int) -> tuple[list[int], i
     after = pages = 0
     try:
         while True:
-            search = CellSearch(cast(Reads, recorded), lane, text)
+            search = CellSearch(cast(Reads, recorded), lane, text, lambda: False)
             rows, following = await search.page(1, limit=limit, after=after)
             numbers += [row.number for row in rows]
             pages += 1
@@ -87,20 +87,6 @@ async def test_a_page_reads_a_limited_part_of_the_record(batch: int, monkeypatch
     numbers, pages = await found(Recorded(cells, batch), "word", 1000)
     assert numbers == [*range(50, 301, 50)]
     assert pages > 3
-
-
-async def test_one_session_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may then be over its limit, which the next session's page respects."""
-    monkeypatch.setattr(cell_search, "MOST_READ", 2000)
-    cells = Recorded([("code", "word" if number == 300 else "other") for number in range(1, 301)], 3)
-    lane = Lane("search", 1)
-    try:
-        for text, has in (("word", True), ("nothing", False)):
-            search = CellSearch(cast(Reads, cells), lane, text)
-            assert await search.has_any(1) is has
-            assert search.is_exhausted
-    finally:
-        lane.close()
 
 
 async def test_a_text_that_is_printed_in_pieces_is_one() -> None:

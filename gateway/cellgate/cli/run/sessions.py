@@ -53,6 +53,10 @@ class ListOptions(OwnerOption):
             self.print(as_json(models))
         elif models:
             _print(models, owners=self.principal == EVERYBODY)
+        elif self.search and not self.cells:
+            self.print(
+                "No sessions. Their names and titles were searched; --cells searches their cells, too."
+            )
         else:
             self.print("No sessions.")
 

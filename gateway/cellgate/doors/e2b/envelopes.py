@@ -1,12 +1,14 @@
 """Connect's streams: a message in its envelope, and the handler of a call that is answered with many.
 
 An envelope is a byte of flags, a length of four bytes, and JSON. The last one says how the call ended.
+Source: Connect's protocol, "Streaming RPCs".
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from cellgate.doors.e2b.base import CODES, SandboxGone, SandboxHandler, status_code
@@ -18,6 +20,14 @@ HEAD: Final = struct.Struct(">BI")
 LAST: Final = 2
 """The flag of the envelope that ends a stream."""
 MOST_DIGITS: Final = 10
+CONNECT: Final = "application/connect+json"
+BEFORE_CALLS: Final = frozenset(
+    {
+        *(HTTPStatus.UNAUTHORIZED, HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
+        *(HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE),
+    }
+)
+"""The statuses of refusals that are no answer to a call."""
 
 
 def envelope(told: Mapping[str, object], flags: int = 0) -> bytes:
@@ -57,8 +67,21 @@ class EnvelopesHandler(SandboxHandler):
 
     def set_head(self, form: Format) -> None:
         super().set_head(form)
-        self.set_header("Content-Type", "application/connect+json")
+        self.set_header("Content-Type", CONNECT)
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
         gone = isinstance(error, SandboxGone)
         self.write(last("unavailable" if gone else CODES.get(status_code(error), "internal"), error.message))
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """Return the end of a stream that had no messages, as Connect has refusals of such calls: with 200.
+
+        Of an answer with another status, Connect's clients read nothing but that. It is left to what is said
+        before a call is made, here and by proxies in front: who sent it, and which gateway has the sandbox.
+        """
+        kind, body = super().problem_body(error)
+        code = status_code(error)
+        if code in BEFORE_CALLS:
+            return kind, body
+        self.set_status(HTTPStatus.OK)
+        return CONNECT, last(CODES.get(code, "internal"), error.message)

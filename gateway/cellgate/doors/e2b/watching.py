@@ -121,12 +121,7 @@ class WatchDirHandler(EnvelopesHandler, WatchingHandler):
         self.session()
         asked, timeout = decode(opened(self.raw_body()), WatchBody), self.timeout()
         self.set_head(Format.NDJSON)
-        try:
-            name = await self.begin(asked)
-        except CellgateError as error:
-            # Of a stream, clients understand a refusal in its last envelope alone.
-            self.write_problem(error, Format.NDJSON)
-            return
+        name = await self.begin(asked)
         sandbox = self.sandbox()
         try:
             await self._follow(sandbox.watch(name), timeout)

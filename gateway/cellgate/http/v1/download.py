@@ -79,13 +79,7 @@ class DownloadHandler(UntaggedHandler):
         `name`: empty if that is not known either.
         """
         self._describe(kind, name, way)
-        if self.request.version == "HTTP/1.1":
-            # As for GET; otherwise tornado would say that it is empty.
-            self.set_header("Transfer-Encoding", "chunked")
-        try:
-            await self.flush()
-        except StreamClosedError:
-            self.on_connection_close()
+        await self.send_head_alone()
 
     def _describe(self, kind: str, name: str, way: str) -> None:
         self.set_header("Content-Type", kind)

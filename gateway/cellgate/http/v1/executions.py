@@ -249,7 +249,9 @@ class ExecutionsHandler(BaseHandler):
     )
     async def get(self, key: str) -> None:
         query = self.query(ExecutionsQuery)
-        models, following = await self.services.sessions.archive.executions(self.owner, key, query)
+        models, following = await self.services.sessions.archive.executions(
+            self.owner, key, query, is_gone=lambda: self.disconnected
+        )
         self.answer(ExecutionPage(executions=models, next=following))
 
 

@@ -20,6 +20,7 @@ from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
 from cellgate.http.base import BaseHandler, UntaggedHandler
+from cellgate.http.entity_tags import precondition
 from cellgate.http.message import MAX_DRAINED_BODY, MAX_JSON_BODY
 from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
@@ -27,7 +28,7 @@ from cellgate.http.services import Services
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
 from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
 from cellgate.identity.principal import Permission
-from cellgate.sessions.files import Incoming, Staged
+from cellgate.sessions.files import Incoming, Placed, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileChanges, FilePage
 from cellgate.wire.queries import FileActionQuery, FilesQuery, SessionQuery
@@ -36,7 +37,8 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput
 MAX_UPLOAD = 1 << 40
 UPLOADS = (*STARTS, errors.QuotaExceeded, errors.QueueFull, errors.Conflict)
 """Errors of an upload."""
-FILE_HEADERS = {"ETag": "Changes with the file.", "Content-Disposition": "The name of the file."}
+TAGGED = {"ETag": "Changes with the file."}
+FILE_HEADERS = TAGGED | {"Content-Disposition": "The name of the file."}
 CONTENT_RANGE = {"Content-Range": "Which bytes of how many."}
 IN_RANGES = (
     Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
@@ -96,7 +98,7 @@ class UploadHandler(BaseHandler):
         """Return the session whose files are uploaded."""
         return await self.services.sessions.files.session(self.owner, self.path_args[0])
 
-    async def place(self, staged: Sequence[Staged]) -> list[FileChange] | None:
+    async def place(self, staged: Sequence[Staged]) -> list[Placed] | None:
         """Put all uploads into the workspace; None if the client has gone meanwhile."""
         assert self._session is not None
         assert self._incoming is not None
@@ -194,7 +196,8 @@ class FolderHandler(UploadHandler):
     async def placed(self) -> list[FileChange] | None:
         """Put the files of the form into the workspace, all or none; None if the client has gone."""
         self._form.end()
-        return await self.place(list(self._staged.values()))
+        placed = await self.place(list(self._staged.values()))
+        return None if placed is None else [each.change for each in placed]
 
     async def page(self, key: str, *, limit: int, after: str, folders: bool = False) -> FilePage:
         """Return some of the files, by path; see `Listings.page`."""
@@ -248,8 +251,7 @@ class FileAnswers(UntaggedHandler):
             os.close(descriptor)
 
     async def _send(self, descriptor: int, file: FileState) -> None:
-        etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
-        self.set_header("Etag", etag)
+        self.set_header("Etag", file.tag)
         self.set_header("Accept-Ranges", "bytes")
         self.set_header("Last-Modified", modified_at(file))
         self.set_header("Content-Type", "application/octet-stream")
@@ -316,10 +318,19 @@ class FileHandler(FileAnswers, UploadHandler):
                 "PUT takes the file's bytes as they are; POST to .../files takes forms"
             )
         self._parts: Parts = parse_path(self.path_args[1])
+        self._condition = precondition(self.request.headers)
         self._upload: Upload | None = None
 
     def target(self) -> Parts | None:
         return self._parts
+
+    async def find_session(self) -> Session:
+        # What can't be written makes no session, and is refused before it is sent.
+        if self._condition is not None:
+            await self.services.sessions.files.check(
+                self.owner, self.path_args[0], self._parts, self._condition
+            )
+        return await super().find_session()
 
     async def receive(self, chunk: bytes | memoryview) -> None:
         if self._upload is None:
@@ -329,18 +340,24 @@ class FileHandler(FileAnswers, UploadHandler):
     @operation(
         "put_file",
         "Upload a file",
-        Answer(200, "The file was replaced.", {JSON: FileChange}),
-        Answer(201, "The file was created.", {JSON: FileChange}),
+        Answer(200, "The file was replaced.", {JSON: FileChange}, TAGGED),
+        Answer(201, "The file was created.", {JSON: FileChange}, TAGGED),
         description="The request body is the file. Missing folders, and the session, are created.",
         body={BYTES: None},
-        errors=UPLOADS,
+        headers={
+            "If-Match": "ETags, or *: the file is replaced only if it is there and still has one of them.",
+            "If-None-Match": "*: the file is written only if there is none; or ETags that it must not have.",
+        },
+        errors=(*UPLOADS, errors.FileChanged),
         needs=Permission.FILES,
     )
     async def put(self, *_: str) -> None:
-        models = await self.place([Staged(self._parts, self._upload or self.new_upload())])
-        if models is not None:
-            (model,) = models
-            self.answer(model, 201 if model.action == "created" else 200)
+        upload = self._upload or self.new_upload()
+        placed = await self.place([Staged(self._parts, upload, self._condition)])
+        if placed is not None:
+            (file,) = placed
+            self.set_header("Etag", file.tag)
+            self.answer(file.change, 201 if file.change.action == "created" else 200)
 
     @operation(
         "move_file",

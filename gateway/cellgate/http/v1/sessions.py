@@ -39,7 +39,10 @@ class SessionsHandler(StreamingHandler):
     async def get(self) -> None:
         query = self.query(SessionsQuery)
         models, following = await self.services.sessions.archive.models(
-            None if self.owner == EVERYBODY else self.owner, self.login.reach, query
+            None if self.owner == EVERYBODY else self.owner,
+            self.login.reach,
+            query,
+            is_gone=lambda: self.disconnected,
         )
         told = [within(self.login.reach, model) for model in models]
         self.answer(SessionPage(sessions=told, next=following))

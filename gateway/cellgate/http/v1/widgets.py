@@ -12,10 +12,11 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
 from cellgate.http.v1.download import EXPORTS, DownloadHandler
 from cellgate.identity.principal import Permission
-from cellgate.sessions.widget_messages import send_to_widget
+from cellgate.sessions.widget_messages import send_to_widget, widget_message
 from cellgate.wire.answers import SessionWidgets, WidgetHandled
 from cellgate.wire.models import WidgetBody
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
+from cellgate_kernels.codec.structure import is_heavy
 
 
 class WidgetsHandler(DownloadHandler):
@@ -47,7 +48,8 @@ class WidgetHandler(BaseHandler):
         description=(
             "Sends the session's kernel a comm message of the widget, as Jupyter's clients do. The kernel"
             " must be idle: 409 `busy` while a cell runs or waits. What it changes and shows comes as events"
-            " without an execution. It may take as long as a cell; an interrupt of the session ends it."
+            " without an execution. It may take as long as a cell, and counts as one that runs in the quotas;"
+            " an interrupt of the session ends it."
         ),
         body={JSON: WidgetBody},
         errors=(*READS, ShuttingDown, KernelBusy, KernelDied, Conflict),
@@ -55,5 +57,9 @@ class WidgetHandler(BaseHandler):
     )
     async def post(self, key: str, widget: str) -> None:
         body = await self.body(WidgetBody)
+        if is_heavy(self.raw_body()):
+            message = await self.services.storage.lanes.texts.run(widget_message, widget, body)
+        else:
+            message = widget_message(widget, body)
         session = self.services.sessions.manager.live(self.owner, check_session_key(key))
-        self.answer(await send_to_widget(session, widget, body))
+        self.answer(await send_to_widget(session, message))

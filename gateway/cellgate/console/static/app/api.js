@@ -151,6 +151,18 @@ export const api = {
     return { blob: await answer.blob(), tag: answer.headers.get("ETag") };
   },
 
+  /**
+   * Write a file and return its new ETag. With `over`, only if the file that is there has this ETag, or for null if
+   * none is there: otherwise a `Problem` of status 412.
+   * @param {string} path @param {Blob} file @param {{over?: string | null}} [options]
+   */
+  async write(path, file, { over } = {}) {
+    const headers = /** @type {Record<string, string>} */ ({ Accept: JSON_TYPE });
+    if (over) headers["If-Match"] = over;
+    if (over === null) headers["If-None-Match"] = "*";
+    return (await request(path, { method: "PUT", headers, body: file })).headers.get("ETag");
+  },
+
   /** @param {string} path @param {{signal?: AbortSignal}} [options] */
   async blob(path, options = {}) {
     return (await request(path, { signal: options.signal })).blob();

@@ -104,20 +104,14 @@ export class NotebookDocument {
     this.saving.value = "saving";
     const address = fileOf(this.log, this.target);
     try {
-      const there = this.tag || (await isThere(this.log, this.target)) ? await tagOf(address) : null;
-      if (there !== this.tag && !replaces) {
-        this.saving.value = "conflict";
-        return;
-      }
       const text = written({ cells, metadata: this.metadata }, kernelOf(this.log));
-      await api.upload(address, new Blob([text]));
-      this.tag = await tagOf(address);
+      this.tag = await api.write(address, new Blob([text]), replaces ? {} : { over: this.tag });
       this.problem.value = "";
       this.saving.value = this.list === cells ? "saved" : "changed";
       if (this.saving.peek() === "changed") this.#saveLater();
     } catch (error) {
       this.problem.value = String(error?.message || error);
-      this.saving.value = "failed";
+      this.saving.value = error?.status === 412 ? "conflict" : "failed";
     }
   }
 
@@ -351,12 +345,13 @@ async function asked({ title, text, value }) {
  * @param {import("./notebook_file.js").NotebookFile} notebook
  */
 async function make(log, principal, path, notebook) {
-  const address = fileOf(log, path);
-  if (await isThere(log, path)) {
+  const replaces = await isThere(log, path);
+  if (replaces) {
     const text = "The workspace has a file of this name.";
     if ((await ask({ title: `Replace ${path}?`, text, action: "Replace", danger: true })) === null) return;
   }
-  await api.upload(address, new Blob([written(notebook, kernelOf(log))]));
+  const file = new Blob([written(notebook, kernelOf(log))]);
+  await api.write(fileOf(log, path), file, replaces ? {} : { over: null });
   documents.get(log)?.delete(path);
   log.filesChanged.value += 1;
   go(sessionHref(log.key, { principal, file: path }));
