@@ -9,7 +9,6 @@ have them. ``integrations.ag2`` is for AG2 1.x, which has no such executors.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -36,7 +35,7 @@ _PROGRAMS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {"python": ("python", "py"), "bash": ("bash", "sh"), "javascript": ("node", "js")}
 )
 """By language, the program that runs a block of its own, and the ending of the block's file."""
-_NAMED = re.compile(r"(?:#|//)\s*filename:\s*(\S+)\s*$", re.MULTILINE)
+_NAME: Final = "filename:"
 _TIMED_OUT: Final = 124
 _FAILED: Final = 1
 
@@ -135,8 +134,8 @@ class Ag2CodingExecutor:
             known = ", ".join(_PROGRAMS)
             return _FAILED, f"There is no program for a block in {language!r}; there are some for {known}\n"
         program, ending = _PROGRAMS[language]
-        named = _NAMED.match(code)
-        path = named[1] if named else f".block-{next(self._numbers)}.{ending}"
+        named = _name_in(code)
+        path = named or f".block-{next(self._numbers)}.{ending}"
         try:
             self._session.files.put(path, code)
             done = self._session.run_program(program, path, timeout=self._timeout)
@@ -201,6 +200,12 @@ class Ag2CodingExecutor:
 
 def _language(name: str) -> str:
     return _ALIASES.get(name.lower(), name.lower())
+
+
+def _name_in(code: str) -> str:
+    """Return the name in a first line such as ``# filename: NAME``; empty without one."""
+    comment = code.partition("\n")[0].strip().removeprefix("#").removeprefix("//").strip()
+    return comment.removeprefix(_NAME).strip() if comment.startswith(_NAME) else ""
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -106,7 +106,9 @@ def test_what_jupyterlab_needs_is_told(page: Any, console: GatewayProcess) -> No
     console.execute("to-jupyter", "1")
     show(page, "to-jupyter")
     tab(page, "Record").get_by_role("button", name="Open in JupyterLab").click()
-    lab, channels = page.get_by_role("dialog").locator("pre").all_text_contents()
+    told = page.get_by_role("dialog").locator("pre")
+    expect(told).to_have_count(2)
+    lab, channels = told.all_text_contents()
     assert lab.startswith(f"jupyter lab --gateway-url={console.url} ")
     assert channels == f"ws://{console.host}/api/kernels/to-jupyter/channels"
     assert console.get("/api/kernels/to-jupyter").json()["execution_state"] == "idle"
