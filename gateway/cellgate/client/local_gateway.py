@@ -19,6 +19,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Unpack
@@ -127,6 +128,7 @@ class _Server:
         self._process = process
         self.url = ""
         self.token = token
+        os.register_at_fork(after_in_child=partial(_let_go, weakref.ref(process)))
         self.end = weakref.finalize(self, _end, process, folder, os.getpid())
         """End the process and remove the folder, now or at the program's exit. Blocks. Idempotent."""
 
@@ -192,6 +194,13 @@ def _last_words(log: Path) -> str:
     return next((line.removeprefix("cellgate: ") for line in reversed(lines) if line.strip()), "")
 
 
+def _let_go(known: weakref.ref[subprocess.Popen[bytes]]) -> None:
+    """Close the pipe to the gateway in a fork of the program, which must not keep the gateway running."""
+    process = known()
+    if process is not None and process.stdin is not None:
+        process.stdin.close()
+
+
 def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if os.getpid() != owner:
         # A fork of the program ends; the gateway is the program's.
@@ -199,6 +208,8 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     pipe: IO[bytes] | None = process.stdin
     assert pipe is not None
     pipe.close()
+    # A fork of the program may have the pipe, too.
+    process.terminate()
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:

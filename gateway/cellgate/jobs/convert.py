@@ -86,7 +86,7 @@ def convert(notebook: str, form: str) -> str:
 
     node = nbformat.reads(notebook, as_version=4)  # type: ignore[no-untyped-call]
     if form != "script":
-        _show_undone(node)
+        _show_what_did_not_run(node)
     if form == "html":
         return _html(node)
     if form == "markdown":
@@ -94,14 +94,37 @@ def convert(notebook: str, form: str) -> str:
     return _script(node)
 
 
-def _show_undone(node: Any) -> None:
-    """Show a reader which cells a rollback undid; a script is without them."""
+def _show_what_did_not_run(node: Any) -> None:
+    """Show a reader which cells a rollback undid, and what is an author's; a script is without the former."""
+    cells = []
     for cell in node.cells:
         known = cell.metadata.get("cellgate")
-        if cell.cell_type == "raw" and isinstance(known, Mapping) and known.get("undone"):
+        known = known if isinstance(known, Mapping) else {}
+        if cell.cell_type == "raw" and (known.get("undone") or known.get("from_file")):
+            # As text: nbconvert would take a raw cell for markup, which could look like any cell.
             fence = "`" * (3 + max(map(len, _TICKS.findall(cell.source)), default=0))
+            said = "Undone by a rollback" if known.get("undone") else "A raw cell of the file"
             cell.cell_type = "markdown"
-            cell.source = f"*Undone by a rollback:*\n\n{fence}\n{cell.source}\n{fence}"
+            cell.source = f"*{said}:*\n\n{fence}\n{cell.source}\n{fence}"
+        elif cell.cell_type == "code" and known.get("from_file"):
+            changed = known.get("changed_since")
+            cells.append(_note("Other code than what ran here:" if changed else "This cell did not run:"))
+        cells.append(cell)
+    known = node.metadata.get("cellgate")
+    if isinstance(known, Mapping) and isinstance(order := known.get("order"), Mapping):
+        left_out = order.get("cells_left_out")
+        told = f"; {left_out} cells of the record are left out" if left_out else ""
+        cells.insert(
+            0, _note(f"Texts and order of the cells are those of a file, outputs are the record's{told}.")
+        )
+    node.cells = cells
+
+
+def _note(text: str) -> Any:
+    """Return a cell with a note of ours."""
+    from nbformat import v4  # noqa: PLC0415
+
+    return v4.new_markdown_cell(f"*{text}*")  # type: ignore[no-untyped-call]
 
 
 def _make_still(node: Any, form: str, typeset: Callable[[str], str | None] = lambda _: None) -> None:

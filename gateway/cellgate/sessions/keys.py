@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cellgate.errors import ShuttingDown, TakesNoWork
+from cellgate.errors import Conflict, ShuttingDown, TakesNoWork
 from cellgate.fairness.reservation import Reservation
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import Purge
@@ -169,6 +169,11 @@ class SessionKeys:
         """Check that a session may be opened now. Raises TakesNoWork, Draining."""
         self.check_open()
         self.ownership.check_opens()
+
+    def check_free(self, owned: Owned) -> None:
+        """Check that a branch may have this key. Raises Conflict."""
+        if self.find(owned).taken:
+            raise Conflict(f"There is a session {owned[1]!r} already; choose another key for the branch")
 
     def begin(self, owned: Owned, opening: Opening) -> None:
         """Use a key for an opening, until `end`."""

@@ -99,8 +99,7 @@ class SessionOpener:
 
         Raises ShuttingDown, Draining, Forbidden and the errors of the principal's quotas.
         """
-        self.keys.check_opens()
-        self.check_admitted(owned[0])
+        self.check_opens(owned[0])
         counted = self.workspaces.is_counted(folder)
         reserved = self._usage.account(owned[0]).reserve_session(limits.resources, without_disk=counted)
         opening = Opening(reserved, folder, 0 if counted else limits.resources.disk)
@@ -108,6 +107,11 @@ class SessionOpener:
         opening.task.add_done_callback(lambda _: self.opened(owned, opening))
         self.keys.begin(owned, opening)
         return opening
+
+    def check_opens(self, principal: str) -> None:
+        """Check that a principal may open a session now. Raises ShuttingDown, Draining, Forbidden."""
+        self.keys.check_opens()
+        self.check_admitted(principal)
 
     async def look(self, principal: str) -> None:
         """Look up what a principal uses at other gateways, before `begin`. Raises StorageError."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
-from cellgate.errors import CannotShare, Conflict, Forbidden, NotFound
+from cellgate.errors import CannotShare, Forbidden, NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
@@ -53,6 +54,8 @@ from cellgate_kernels.specs.languages import parse_language
 
 logger = logging.getLogger(__name__)
 
+LOOK_PATIENCE = 5.0
+"""Seconds for a look at which sessions could sleep, before those are ended that are due."""
 REMOVAL_SECONDS = 1.0
 """Seconds after which an opening that waits for a removal looks again whether the record can be written."""
 COPY_SECONDS = 20.0
@@ -191,11 +194,10 @@ class SessionRegistry:
     ) -> tuple[Session, bool]:
         """Return the live session with the body's key, opened if necessary, and whether a kernel was started.
 
-        `until`: when the caller stops waiting for a kernel, by the loop's clock. `moved` gets the new
-        session's position in line, at most once a second and only when it changes. `here`: wait for a kernel
-        of this gateway even if another one of its cluster has room. Raises Conflict if the live session
-        differs from the body (`exact`: see ``check_agreement``), NetworkNotAllowed, InvalidInput,
-        StorageError, NodeFull unless `here`, and the pool's errors.
+        `until`: when the caller stops waiting for a kernel, by the loop's clock. `moved` gets the session's
+        position in line, at most once a second when it changes. `here`: wait here even if another gateway
+        has room. Raises Conflict if the live session differs from the body (`exact`: see
+        ``check_agreement``), NetworkNotAllowed, InvalidInput, StorageError, NodeFull, and the pool's errors.
         """
         key = new_id(self.keys.ownership.node) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
@@ -209,6 +211,7 @@ class SessionRegistry:
         if sharer is not None:
             limits = _with_disk_of(limits, sharer, body)
         if not self.keys.find(owned).open:
+            self.terms.profile(body, limits)  # no session ends for one that is refused
             await self.sleepers.make_room(self._parts.usage.account(principal), limits.resources, sharer)
         while True:
             use = self.keys.find(owned)
@@ -249,6 +252,8 @@ class SessionRegistry:
         if not self.keys.find(owned).open:
             if body.workspace_of is None and not here:
                 await self.keys.ownership.check_room(owned)
+            self._journal.check_writable()
+            self.opener.check_opens(owned[0])
             await self.opener.look(owned[0])
 
     async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
@@ -305,9 +310,10 @@ class SessionRegistry:
         owned = (principal, check_session_key(branch))
         await self.opener.look(principal)
         parent.record.begin_idleness()
+        self.keys.check_free(owned)
+        self.opener.check_opens(principal)
         await self.sleepers.make_room(parent.account, parent.limits.resources)
-        if self.keys.find(owned).taken:
-            raise Conflict(f"There is a session {branch!r} already; choose another key for the branch")
+        self.keys.check_free(owned)
         told = parent.row.metadata if metadata is None else dict(metadata)
         branching = partial(self.opener.branch, owned, parent, spec, BranchTerms(explored, told))
         return await self.opener.outcome(self.opener.begin(owned, parent.limits, branching), None, None)
@@ -561,7 +567,10 @@ class SessionRegistry:
 
     async def _cull(self) -> float:
         """End overdue sessions concurrently; return the seconds until the next run."""
-        await self.sleepers.look()
+        # Lifetimes end also while all threads wait for a disk.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_PATIENCE):
+                await self.sleepers.look()
         for session in self.keys.sessions():
             most = self.terms.ceilings(session.account.name).lifetime
             if not session.ending and (cause := _overdue(session, most)) is not None:

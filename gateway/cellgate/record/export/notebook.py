@@ -106,6 +106,7 @@ class Notebook:
         self._survey = survey
         self._parts = (*inherited, NotebookPart(session.key, survey, rows))
         self._export = export
+        self._shown: set[str] = set()
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """Yield the cells, made one at a time on demand."""
@@ -119,10 +120,14 @@ class Notebook:
                 yield self._cell(part, place).to_notebook(self._export)
 
     def _arranged(self, order: PageOrder) -> Iterator[dict[str, Any]]:
-        """Yield the file's cells in its order: with outputs if the record has the execution of this code."""
+        """Yield the file's cells in its order: with outputs if the record has the execution of this code.
+
+        Each execution is shown once: further cells that name it did not run.
+        """
+        self._shown.clear()
         for wanted in order.cells:
             found = None if wanted.execution is None else self._find(wanted.execution)
-            if found is None:
+            if found is None or found[1].execution in self._shown:
                 yield wanted.unrun()
                 continue
             part, place = found
@@ -130,6 +135,7 @@ class Notebook:
             if plain_lines(cell.source) != wanted.source:
                 yield wanted.unrun(changed=place.execution)
             elif self._export.undone or part.survey.undoing(place) is None:
+                self._shown.add(place.execution)
                 yield {**cell.to_notebook(self._export), "id": wanted.id}
 
     def _find(self, execution: str) -> tuple[NotebookPart, SurveyPlace] | None:
@@ -230,12 +236,15 @@ class Notebook:
         return known
 
     def _repeats_and_order(self) -> dict[str, Any]:
-        """Return whether cells ran again, and whose order the cells have if it is not that of the record."""
+        """Return whether cells ran again, and whose order the cells have if it is not that of the record.
+
+        In such an order `cells` have been yielded before.
+        """
         known: dict[str, Any] = {}
         if self._export.repeats and any(part.survey.repeats for part in self._parts):
             known["repeats"] = True
         if (order := self._export.order) is not None:
-            left_out = order.left_out(name for part in self._parts for name in part.survey.places)
+            left_out = len({name for part in self._parts for name in part.survey.places} - self._shown)
             known["order"] = {"file": order.path, "sha256": order.digest, "cells_left_out": left_out}
         return known
 

@@ -95,6 +95,9 @@ class PageCell:
                 known["changed_since"] = changed
             made["metadata"] = {"cellgate": known, "tags": ["not-run"]}
             return {**made, "execution_count": None, "outputs": []}
+        if self.kind == "raw":
+            # Programs that show notebooks would take one without a type for markup.
+            made["metadata"] = {"format": "text/plain", "raw_mimetype": "text/plain", "cellgate": known}
         return made if self.attachments is None else {**made, "attachments": self.attachments}
 
 
@@ -105,10 +108,6 @@ class PageOrder:
     path: str
     digest: str
     cells: tuple[PageCell, ...]
-
-    def left_out(self, executions: Iterable[str]) -> int:
-        """Return how many of these executions no cell of the file names."""
-        return len(frozenset(executions) - {cell.execution for cell in self.cells})
 
 
 def read_order(content: bytes, path: str) -> PageOrder:
