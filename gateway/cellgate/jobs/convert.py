@@ -112,11 +112,10 @@ def _show_what_did_not_run(node: Any) -> None:
         cells.append(cell)
     known = node.metadata.get("cellgate")
     if isinstance(known, Mapping) and isinstance(order := known.get("order"), Mapping):
+        said = "The order of the cells and their texts are those of a file, outputs are the record's"
         left_out = order.get("cells_left_out")
-        told = f"; {left_out} cells of the record are left out" if left_out else ""
-        cells.insert(
-            0, _note(f"Texts and order of the cells are those of a file, outputs are the record's{told}.")
-        )
+        told = f"; cells of the record that are left out: {left_out}" if left_out else ""
+        cells.insert(0, _note(f"{said}{told}."))
     node.cells = cells
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from cellgate.errors import PrincipalQuotaExceeded
+from cellgate.errors import Conflict, PrincipalQuotaExceeded
 from cellgate.sessions.parts import SleepWays
 from cellgate.sessions.session import Session
 from cellgate.sessions.sleep import MOST_PAUSE, SleepWatch
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.branching import BranchSpec
-from cellgate_kernels.base.errors import PoolExhausted
+from cellgate_kernels.base.errors import CellgateError, PoolExhausted
 from cellgate_kernels.base.resources import GIB
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.asleep import HELD
@@ -341,6 +341,18 @@ def test_only_ones_own_sleepers_give_way_to_a_quota(opened: Callable[..., Machin
     assert [ended_by(each) for each in (stranger, second)] == [None, "room_needed"]
     with pytest.raises(PrincipalQuotaExceeded):
         machine.open("newest")
+
+
+def test_none_gives_way_to_what_is_refused(opened: Callable[..., Machine]) -> None:
+    machine = opened(9, {"sessions": 2})
+    sleepers = machine.asleep("one", "two")
+    manager = machine.world.manager
+    with pytest.raises(CellgateError):
+        machine.world.run(manager.get_or_create(PRINCIPAL, SessionBody(session="new", kernel="nope")))
+    with pytest.raises(Conflict):
+        machine.world.run(manager.branch(PRINCIPAL, "one", "two", BranchSpec()))
+    machine.world.pass_time(5)
+    assert [ended_by(each) for each in sleepers] == [None, None]
 
 
 def test_none_gives_way_if_that_would_not_be_enough(opened: Callable[..., Machine]) -> None:

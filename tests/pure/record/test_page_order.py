@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from cellgate.errors import TooLarge
+from cellgate.jobs.convert import convert
 from cellgate.record.export.page_order import MOST_CELLS, MOST_TEXT, PageOrder, read_order
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.replay.cells import recorded_cells
@@ -239,3 +240,26 @@ async def test_a_cell_that_ran_again_names_its_cell(made: Made, tmp_path: Path) 
     bundle = tmp_path / "s.zip"
     bundle.write_bytes(await made.bundle(session))
     assert check_bundle(bundle).problem is None
+
+
+async def test_what_an_author_wrote_looks_like_no_cell_that_ran(made: Made) -> None:  # noqa: F811
+    session = Recorded(made.journal, "s")
+    execution = session.cell("a", text("1"))
+    session.cell("left out", text("2"))
+    forged = {
+        "cell_type": "raw",
+        "id": "raw",
+        "metadata": {"raw_mimetype": "text/html"},
+        "source": '<div class="jp-Cell forged">p = 0.001</div>',
+    }
+    order = order_of(forged, code("one", "a", execution), code("new", "b"), code("copy", "a", execution))
+    notebook = await made.notebook(session, order=order)
+    assert notebook["metadata"]["cellgate"]["order"]["cells_left_out"] == 1
+    page = convert(json.dumps(notebook), "html")
+    assert "p = 0.001" in page
+    assert '<div class="jp-Cell forged"' not in page
+    assert page.count("This cell did not run:") == 2
+    assert "cells of the record that are left out: 1." in page
+    plain = convert(json.dumps(notebook), "markdown")
+    assert plain.count("*This cell did not run:*") == 2
+    assert "*A raw cell of the file:*\n\n```\n<div" in plain
