@@ -252,8 +252,10 @@ def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:
         return _state("/".join(parts), found), created
 
 
-def remove(root: Path, parts: Parts) -> None:
-    """Remove a file, a link or an empty folder. Raises NotFound, Conflict."""
+def remove(root: Path, parts: Parts, condition: Precondition | None = None) -> None:
+    """Remove a file, a link or an empty folder. Raises NotFound, Conflict, FileChanged."""
+    if condition is not None:
+        check(root, parts, condition)
     with _explained(parts), _folder(root, parts[:-1]) as folder:
         found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):

@@ -291,14 +291,16 @@ class SessionFiles:
             os.close(descriptor)
         return placed.change
 
-    async def remove(self, principal: str, key: str, parts: Parts) -> None:
-        """Remove a file, a link or an empty folder."""
+    async def remove(
+        self, principal: str, key: str, parts: Parts, condition: Precondition | None = None
+    ) -> None:
+        """Remove a file, a link or an empty folder. Raises FileChanged if a condition does not hold."""
         session = self._manager.get(principal, check_session_key(key))
         async with self._root(principal, key) as root:
             if session is not None:
                 session.check_open()
             async with self._turn(root):
-                await self._lanes.files.run(tree.remove, root, parts)
+                await self._lanes.files.run(tree.remove, root, parts, condition)
         if session is not None:
             session.slot.watch.know("/".join(parts), None)
             fields = {"path": "/".join(parts), "size": None, "sha256": None, "action": "deleted"}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cellgate.errors import Conflict, ShuttingDown, TakesNoWork
+from cellgate.errors import Conflict, Draining, ShuttingDown, TakesNoWork
 from cellgate.fairness.reservation import Reservation
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import Purge
@@ -169,6 +169,15 @@ class SessionKeys:
         """Check that a session may be opened now. Raises TakesNoWork, Draining."""
         self.check_open()
         self.ownership.check_opens()
+
+    @property
+    def draining(self) -> bool:
+        """Whether other gateways open sessions in the place of this one."""
+        try:
+            self.ownership.check_opens()
+        except Draining:
+            return True
+        return False
 
     def check_free(self, owned: Owned) -> None:
         """Check that a branch may have this key. Raises Conflict."""

@@ -96,7 +96,7 @@ class SessionRegistry:
         self.purger = SessionPurger(journal, parts, self.keys, self.delete, self._tasks)
         """Removes records."""
         end = partial(self.end_later, keep_files=True)
-        self.sleepers = Sleepers(self.everybodys, end, parts.pool, parts.sleep)
+        self.sleepers = Sleepers(self.everybodys, end, parts.pool, parts.sleep, lambda: self.keys.draining)
         """Sessions that sleep instead of ending for being idle."""
         self._journal = journal
         self._catalog = catalog

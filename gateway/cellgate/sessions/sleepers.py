@@ -53,14 +53,15 @@ class Sleepers:
         end: Callable[[Session, str], None],
         pool: KernelPool,
         ways: SleepWays | None,
+        draining: Callable[[], bool],
     ) -> None:
         self._sessions = sessions
         self._end = end
         self._pool = pool
         pool.let_yield(self.give_way)
         self._ways = ways
+        self._draining = draining
         self._tasks = Supervisor()
-        self._giving_way: set[Session] = set()
         self._restless: WeakSet[Kernel] = WeakSet()
         self._pause = 0.0
 
@@ -84,7 +85,7 @@ class Sleepers:
         looked_at = self._sessions() if sessions is None else sessions
         idle = {session: session.kernel for session in looked_at if session.idle_since is not None}
         kernels = [kernel for kernel in idle.values() if kernel is not None]
-        can = await ways.looks.run(_able, kernels, ways.swap)
+        can = set() if self._draining() else await ways.looks.run(_able, kernels, ways.swap)
         for session, kernel in idle.items():
             session.record.can_sleep = kernel is not None and session.kernel is kernel and kernel.id in can
 
@@ -155,8 +156,8 @@ class Sleepers:
         while not account.has_room(limits, without_disk=without_disk):
             mine = (each for each in self._sessions() if each.account is account)
             own = [each for each in mine if each.row.folder != folder]
-            # Those that give way already come first: their room may be enough.
-            leaving = [each for each in self._giving_way if each.account is account]
+            # Those that end already come first, whatever they end for: their room may be enough.
+            leaving = [each for each in own if each.ending and not each.over.done()]
             victims: list[Session] = []
             freed = NOTHING
             for session in (*leaving, *self._by_age(own)):
@@ -174,8 +175,6 @@ class Sleepers:
         """Begin the end of a session unless it has begun; return its kernel."""
         kernel = session.kernel
         if not session.ending:
-            self._giving_way.add(session)
-            session.over.add_done_callback(lambda _: self._giving_way.discard(session))
             self._end(session, ROOM_NEEDED)
         return kernel
 

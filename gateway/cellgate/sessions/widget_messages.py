@@ -117,19 +117,18 @@ async def send_to_widget(session: Session, sent: WidgetMessage) -> WidgetHandled
     patience = min((each for each in limits if each is not None), default=None)
 
     async def ask(kernel: Kernel) -> Handled | None:
-        place = session.account.enter(at_once=True)
-        try:
-            if not place.running:
-                await place.turn(TURN_PATIENCE)
-            message = CommMessage(
-                kernel.connection, kernel.exited, session.widgets.show, session.widgets.room
-            )
-            with session.widgets.handling(message.interrupt):
-                return await message.send(sent.comm_id, sent.data, sent.buffers, patience)
-        finally:
-            place.leave()
+        message = CommMessage(kernel.connection, kernel.exited, session.widgets.show, session.widgets.room)
+        with session.widgets.handling(message.interrupt):
+            return await message.send(sent.comm_id, sent.data, sent.buffers, patience)
 
-    handled = await session.holds.ask(ask)
+    place = session.account.enter(at_once=True)
+    try:
+        if not place.running:
+            # Not while the session is held still: its files can be used in the meantime.
+            await place.turn(TURN_PATIENCE)
+        handled = await session.holds.ask(ask)
+    finally:
+        place.leave()
     if handled is None:
         raise NotFound("The session's kernel has no such widget: run the cell again that made it")
     return WidgetHandled(seq=session.log.last_seq, text=handled.text, late=handled.late)

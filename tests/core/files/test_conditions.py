@@ -80,6 +80,21 @@ async def test_a_file_is_replaced_only_over_the_one_that_was_seen(house: House, 
     assert session.log.last_seq == events
 
 
+async def test_a_file_is_removed_only_if_it_is_the_one_that_was_seen(
+    house: House, files: SessionFiles
+) -> None:
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    first = await put(files, session, b"1")
+    second = await put(files, session, b"2")
+    events = session.log.last_seq
+    with pytest.raises(FileChanged):
+        await files.remove("ada", "s", PARTS, only_over(first.tag))
+    assert (session.log.last_seq, await read(files)) == (events, (second.tag, b"2"))
+    await files.remove("ada", "s", PARTS, only_over(second.tag))
+    with pytest.raises(FileChanged, match="There is no file"):
+        await files.remove("ada", "s", PARTS, Precondition(match=ANY))
+
+
 async def test_sessions_with_one_workspace_do_not_lose_each_others_file(
     house: House, files: SessionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.errors import Conflict, PrincipalQuotaExceeded
+from cellgate.errors import Conflict, Draining, PrincipalQuotaExceeded
 from cellgate.sessions.parts import SleepWays
 from cellgate.sessions.session import Session
 from cellgate.sessions.sleep import MOST_PAUSE, SleepWatch
@@ -146,6 +146,21 @@ def test_without_swap_sessions_end(machine: Machine) -> None:
     session = machine.open("s")
     machine.world.pass_time(IDLE + SOON)
     assert ended_by(session) == "idle_timeout"
+
+
+def test_at_a_gateway_that_is_drained_sessions_end(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that sleep: a drain is over when all have ended."""
+
+    def drained(_: object) -> None:
+        raise Draining("This gateway is drained")
+
+    (sleeper,) = machine.asleep("sleeper")
+    awake = machine.open("awake")
+    monkeypatch.setattr(type(machine.world.manager.keys.ownership), "check_opens", drained)
+    machine.world.pass_time(SOON)
+    assert [ended_by(each) for each in (sleeper, awake)] == ["idle_timeout", None]
+    machine.world.pass_time(IDLE + SOON)
+    assert ended_by(awake) == "idle_timeout"
 
 
 def test_a_session_whose_kernel_has_no_group_of_its_own_ends(machine: Machine) -> None:
@@ -364,6 +379,17 @@ def test_none_gives_way_if_that_would_not_be_enough(opened: Callable[..., Machin
     assert ended_by(sleeper) is None
     machine.open("fits", memory=GIB)
     assert ended_by(sleeper) == "room_needed"
+
+
+def test_none_gives_way_while_another_session_ends(opened: Callable[..., Machine]) -> None:
+    machine = opened(9, {"sessions": 2})
+    (sleeper,) = machine.asleep("sleeper")
+    used = machine.open("used")
+    machine.world.manager.end_later(used, "deleted", keep_files=False)
+    asked = machine.world.ask("new", "hello")
+    machine.world.pass_time(5)
+    assert asked.told
+    assert (ended_by(used), ended_by(sleeper)) == ("deleted", None)
 
 
 def test_two_race_for_one_sleepers_room_in_a_quota(opened: Callable[..., Machine]) -> None:

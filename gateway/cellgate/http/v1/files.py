@@ -394,11 +394,13 @@ class FileHandler(FileAnswers, UploadHandler):
         "delete_file",
         "Remove a file, a link or an empty folder",
         Answer(204, "Removed."),
-        errors=(*WRITES, errors.Conflict),
+        headers={"If-Match": "ETags, or *: the file is removed only if it still has one of them."},
+        errors=(*WRITES, errors.Conflict, errors.FileChanged),
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:
-        await self.services.sessions.files.remove(self.owner, key, parse_path(path))
+        condition = precondition(self.request.headers)
+        await self.services.sessions.files.remove(self.owner, key, parse_path(path), condition)
         self.set_status(204)
 
     @operation(
