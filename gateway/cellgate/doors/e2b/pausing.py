@@ -100,6 +100,7 @@ class AutoPause:
             return
         most = self._manager.terms.ceilings(self._session.account.name).lifetime
         self._sandbox.paused = asleep
+        self._tries = MOST_TRIES
         for each in sessions:
             each.record.let_sleep(most)
         self._session.report("A sandbox is paused at its timeout")
