@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,9 @@ from cellgate.errors import Conflict, Forbidden, NotFound, NotRecorded, OwnedEls
 from cellgate.execution.limits import SessionLimits
 from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import new_folder
+from cellgate.quotas.cluster_uses import Sums
+from cellgate.quotas.session_sums import sums_of
+from cellgate.quotas.usage import Account
 from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
@@ -41,11 +44,19 @@ from cellgate.sessions.terms import SessionPlan, SessionTerms
 from cellgate.sessions.variables import KeptVariables
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import DeadlinePassed
+from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor, outcome
 
 logger = logging.getLogger(__name__)
 
 ENDED = SessionState.ENDED.value
+
+RoomMaker = Callable[[Account, ResourceLimits, SessionRow | None, Sums], Awaitable[None]]
+"""Lets sleeping sessions of a principal give way; see ``Sleepers.make_room``."""
+
+
+async def none_gives_way(*_: object) -> None:
+    """Make no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,8 @@ class SessionOpener:
         """The record's store."""
         self.parts = parts
         self.settings = settings
+        self.make_room: RoomMaker = none_gives_way
+        """Called before a resumed session's own limits are reserved."""
         self._usage = parts.usage
         self.keys = keys
         self._terms = terms
@@ -220,6 +233,10 @@ class SessionOpener:
         self.journal.check_writable(former.id)
         life = await self.journal.reads.last_life(former)
         resumed = self._terms.resumed(former, life, self.variables.of(former.principal, former.id), plan)
+        account = self._usage.account(former.principal)
+        shared = former if self.workspaces.is_counted(former.folder) else None
+        reserved = sums_of(plan.limits.resources, without_disk=not opening.disk)
+        await self.make_room(account, resumed.limits.resources, shared, reserved)
         self._reserve_again(opening, former, plan.limits, resumed.limits)
         await self._usage.confirm(former.principal, opening.reserved)
         body = plan.body

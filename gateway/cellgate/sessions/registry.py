@@ -98,6 +98,7 @@ class SessionRegistry:
         end = partial(self.end_later, keep_files=True)
         self.sleepers = Sleepers(self.everybodys, end, parts.pool, parts.sleep, lambda: self.keys.draining)
         """Sessions that sleep instead of ending for being idle."""
+        self.opener.make_room = self.sleepers.make_room
         self._journal = journal
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time

@@ -145,21 +145,26 @@ class Sleepers:
         return found
 
     async def make_room(
-        self, account: Account, limits: ResourceLimits, sharer: SessionRow | None = None
+        self,
+        account: Account,
+        limits: ResourceLimits,
+        sharer: SessionRow | None = None,
+        reserved: Sums = NOTHING,
     ) -> None:
         """End as many of the principal's own sleeping sessions as its quotas need for one with these limits,
         and return when they are over. Ends none if that would not suffice.
 
         `sharer`: a session whose workspace it shares. Those that do are spared, and have reserved its disk.
+        `reserved`: what has been reserved for it already.
         """
         without_disk, folder = sharer is not None, None if sharer is None else sharer.folder
-        while not account.has_room(limits, without_disk=without_disk):
+        while not account.has_room(limits, reserved, without_disk=without_disk):
             mine = (each for each in self._sessions() if each.account is account)
             own = [each for each in mine if each.row.folder != folder]
             # Those that end already come first, whatever they end for: their room may be enough.
             leaving = [each for each in own if each.ending and not each.over.done()]
             victims: list[Session] = []
-            freed = NOTHING
+            freed = reserved
             for session in (*leaving, *self._by_age(own)):
                 if account.has_room(limits, freed, without_disk=without_disk):
                     break

@@ -381,6 +381,20 @@ def test_none_gives_way_if_that_would_not_be_enough(opened: Callable[..., Machin
     assert ended_by(sleeper) == "room_needed"
 
 
+def test_ones_own_sleepers_give_way_to_a_session_that_goes_on(opened: Callable[..., Machine]) -> None:
+    """Its limits are its former ones, which its request need not repeat."""
+    machine = opened(9, {"memory": 8 * GIB})
+    machine.open("former", memory=6 * GIB)
+    machine.world.run(machine.world.manager.delete(PRINCIPAL, "former"))
+    sleeper = machine.open("sleeper", memory=6 * GIB)
+    machine.world.pass_time(IDLE + SOON)
+    assert sleeper.state is SessionState.ASLEEP
+    asked = machine.world.ask("former", "hello")
+    machine.world.pass_time(5)
+    assert asked.told
+    assert ended_by(sleeper) == "room_needed"
+
+
 def test_none_gives_way_while_another_session_ends(opened: Callable[..., Machine]) -> None:
     machine = opened(9, {"sessions": 2})
     (sleeper,) = machine.asleep("sleeper")
