@@ -56,7 +56,7 @@ RoomMaker = Callable[[Account, ResourceLimits, SessionRow | None, Sums], Awaitab
 
 
 async def none_gives_way(*_: object) -> None:
-    """Make no room."""
+    """Let no session of the principal give way."""
 
 
 @dataclass(frozen=True, slots=True)

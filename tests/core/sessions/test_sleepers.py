@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -399,7 +400,7 @@ def test_none_gives_way_while_another_session_ends(opened: Callable[..., Machine
     machine = opened(9, {"sessions": 2})
     (sleeper,) = machine.asleep("sleeper")
     used = machine.open("used")
-    machine.world.manager.end_later(used, "deleted", keep_files=False)
+    machine.world.do(partial(machine.world.manager.end_later, used, "deleted", keep_files=False))
     asked = machine.world.ask("new", "hello")
     machine.world.pass_time(5)
     assert asked.told
