@@ -8,10 +8,12 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cellgate.cli.main import main
+from cellgate.cli.serve import running
 from cellgate.server import doctor, machine
 from cellgate.server.doctor import (
     GIB,
@@ -289,8 +291,9 @@ def test_the_command_tells_what_is_missing_and_what_to_do(
 
 
 def test_the_port_is_that_of_the_running_gateway_or_of_the_settings_of_serve(
-    tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0.5)
     file = tmp_path / "config.py"
     file.write_text("c.ServeApp.port = 9\nc.ServeApp.ip = '192.0.2.1'\n")
     words = ["doctor", "--json", f"--data-dir={tmp_path}", f"--docker-url=unix://{tmp_path}/none"]
@@ -298,9 +301,10 @@ def test_the_port_is_that_of_the_running_gateway_or_of_the_settings_of_serve(
     def port(*more: str) -> str:
         with pytest.raises(SystemExit):
             main([*words, *more])
-        findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+        findings.update({each["subject"]: each for each in json.loads(capsys.readouterr().out)})
         return str(findings["port"]["found"])
 
+    findings: dict[str, dict[str, Any]] = {}
     assert port(f"--config={file}") == "192.0.2.1 is no address of this machine"
     assert (
         port(f"--config={file}", "--ip=127.0.0.1", f"--port={free_port}") == f"127.0.0.1:{free_port} is free"
@@ -309,3 +313,4 @@ def test_the_port_is_that_of_the_running_gateway_or_of_the_settings_of_serve(
     (tmp_path / "gateway.json").write_text(json.dumps({"url": url, "token": "", "pid": 1}))
     with closing(socket.create_server(("127.0.0.1", free_port))):
         assert port() == f"the gateway of this data folder serves at 127.0.0.1:{free_port}"
+    assert findings["gateway"]["found"].endswith("does not answer: nothing within 0.5 s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from cellgate.client import Gateway, GatewayError
 from cellgate.client.transport import SYSTEM_TRUST, Trust
 from cellgate.server.doctor import Diagnosis, Grade
@@ -9,18 +11,22 @@ from cellgate.wire.found_gateway import FoundGateway
 from cellgate_kernels.base.errors import InvalidInput
 
 SUBJECT = "gateway"
+PATIENCE = 10.0
+"""Seconds for an answer."""
 
 
 async def judge_running(running: FoundGateway) -> Diagnosis:
     """Return how the gateway is that ``gateway.json`` names."""
     try:
         trust = Trust(certificate=running.certificate) if running.certificate else SYSTEM_TRUST
-        info = await Gateway(running.url, running.token or None, attempts=1, trust=trust).info()
-    except (GatewayError, InvalidInput) as error:
+        async with asyncio.timeout(PATIENCE):
+            info = await Gateway(running.url, running.token or None, attempts=1, trust=trust).info()
+    except (GatewayError, InvalidInput, TimeoutError) as error:
+        why = f"nothing within {PATIENCE:g} s" if isinstance(error, TimeoutError) else error.message
         return Diagnosis(
             SUBJECT,
             Grade.NOTE,
-            f"process {running.pid} was to serve at {running.url}, and does not answer: {error.message}",
+            f"process {running.pid} was to serve at {running.url}, and does not answer: {why}",
             "If it was not stopped in order, start it again; its log says why it ended",
         )
     live = sum(number for state, number in info.sessions.items() if state not in {"dead", "ended"})
