@@ -51,6 +51,7 @@ from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.stored import StoredKernel
+from cellgate_kernels.limits.control_group import ControlGroup, Part
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
@@ -426,3 +427,16 @@ def check_end(event: dict[str, Any], before: list[str], timeout: float, *, silen
         assert silent or "started" in before
     if status == "error":
         assert event["error"] is not None
+
+
+def give_group_to(kernel: FakeKernel, folder: Path) -> None:
+    """Give a kernel a control group of its own, without processes, in a new folder."""
+    folder.mkdir()
+    for name, content in (
+        ("freezer.state", "THAWED"),
+        ("memory.force_empty", ""),
+        ("memory.usage_in_bytes", "1000"),
+        ("cgroup.procs", ""),
+    ):
+        (folder / name).write_text(content)
+    kernel.group = ControlGroup(Part(folder, 1), Part(folder, 1))

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Unpack
+from typing import IO, TYPE_CHECKING, NoReturn, Unpack
 
 import msgspec
 
@@ -60,6 +60,8 @@ class LocalGateway:
     """
 
     def __init__(self, options: Sequence[str] = (), *, data_dir: Path | str | None = None) -> None:
+        if isinstance(options, str):
+            raise TypeError('The options are a list of words, such as ["--backend", "process"], not one text')
         self._options = tuple(options)
         self._data_dir = data_dir
         self._starting = threading.Lock()
@@ -207,14 +209,14 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
         return
     pipe: IO[bytes] | None = process.stdin
     assert pipe is not None
+    # The end of its input stops it in order. A signal beside that would be its second, which cuts that short.
     pipe.close()
-    # A fork of the program may have the pipe, too.
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    for hurry in (process.terminate, process.kill):
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            hurry()
+    process.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -233,6 +235,12 @@ class LocalSession:
         self._options = options
         self._blocking: SyncSession | None = None
         self._session: Session | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say how it is used. Raises AttributeError."""
+            raise AttributeError(f"Use it as `with cellgate.local() as session:`, then `session.{name}`")
 
     def __enter__(self) -> SyncSession:
         client = _gateway_of(os.getpid()).start()

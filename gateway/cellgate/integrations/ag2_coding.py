@@ -27,7 +27,7 @@ except ImportError as error:
 
 MOST_FILES: Final = 1000
 MOST_BYTES: Final = 256 * 1024 * 1024
-"""Of the files that a folder gives to a session."""
+"""Of the files that a folder gives to a session, and of those that it gets at once."""
 _ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {"shell": "bash", "sh": "bash", "py": "python", "js": "javascript", "": "python"}
 )
@@ -36,6 +36,8 @@ _PROGRAMS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 """By language, the program that runs a block of its own, and the ending of the block's file."""
 _NAME: Final = "filename:"
+_State = tuple[int, str | None]
+"""A file's size, and when it was modified."""
 _TIMED_OUT: Final = 124
 _FAILED: Final = 1
 
@@ -88,7 +90,10 @@ class Ag2CodingExecutor:
         before = self._found()
         blocks = [(_language(each.language), each.code) for each in code_blocks]
         code, output = self._run_programs(blocks) if self._fresh else self._run_cells(blocks)
-        return IPythonCodeResult(exit_code=code, output=output, output_files=self._take_files(before))
+        saved, left_out = self._take_files(before)
+        if left_out:
+            output += f"\n[cellgate: {left_out} files are in the session alone: more than one call brings]"
+        return IPythonCodeResult(exit_code=code, output=output, output_files=saved)
 
     def restart(self) -> None:
         """Give the session a fresh kernel: variables are lost, files stay."""
@@ -167,15 +172,23 @@ class Ag2CodingExecutor:
                 self._session.files.put(name, path)
                 self._given[name] = state
 
-    def _take_files(self, before: Mapping[str, object]) -> list[str]:
-        """Save the files that were made or changed since `before` to the folder; return their local paths."""
+    def _take_files(self, before: Mapping[str, _State]) -> tuple[list[str], int]:
+        """Save the files that were made or changed since `before` to the folder.
+
+        Returns their local paths, and how many were left out because they are too many or too large.
+        """
+        saved: list[str] = []
         if self._folder is None:
-            return []
-        saved = []
+            return saved, 0
+        left, left_out = MOST_BYTES, 0
         for name, state in self._found().items():
             path = self._folder / name
             if before.get(name) == state or not is_below(path, self._folder):
                 continue
+            if state[0] > left or len(saved) == MOST_FILES:
+                left_out += 1
+                continue
+            left -= state[0]
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._session.files.save(name, path)
@@ -185,9 +198,9 @@ class Ag2CodingExecutor:
             made = path.stat()
             self._given[name] = (made.st_mtime_ns, made.st_size)
             saved.append(str(path.resolve()))
-        return saved
+        return saved, left_out
 
-    def _found(self) -> dict[str, object]:
+    def _found(self) -> dict[str, _State]:
         """Return the states of the workspace's files that are not hidden, by path."""
         if self._folder is None:
             return {}

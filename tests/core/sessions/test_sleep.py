@@ -20,7 +20,7 @@ from cellgate_kernels.kernel.asleep import FREEZE_TIMEOUT
 from cellgate_kernels.limits.control_group import ControlGroup, Part
 from cellgate_kernels.limits.read_back import LITTLE
 from cellgate_kernels.testing import FakeKernel, virtual_time
-from tests.core.world import PRINCIPAL, World
+from tests.core.world import PRINCIPAL, World, give_group_to
 
 AFTER = 60.0
 MANY = 100
@@ -48,16 +48,7 @@ def kernel_of(world: World, key: str) -> FakeKernel:
     world.pass_time(1)
     kernel = world.kernel(key)
     assert kernel is not None
-    folder = world.folder / f"group-{key}"
-    folder.mkdir()
-    for name, content in (
-        ("freezer.state", "THAWED"),
-        ("memory.force_empty", ""),
-        ("memory.usage_in_bytes", "1000"),
-        ("cgroup.procs", ""),
-    ):
-        (folder / name).write_text(content)
-    kernel.group = ControlGroup(Part(folder, 1), Part(folder, 1))
+    give_group_to(kernel, world.folder / f"group-{key}")
     return kernel
 
 

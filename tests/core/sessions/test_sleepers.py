@@ -22,9 +22,9 @@ from cellgate_kernels.base.errors import CellgateError, PoolExhausted
 from cellgate_kernels.base.resources import GIB
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.asleep import HELD
-from cellgate_kernels.limits.control_group import ControlGroup, Part
+from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.testing import FakeKernel, virtual_time
-from tests.core.world import PRINCIPAL, World
+from tests.core.world import PRINCIPAL, World, give_group_to
 
 IDLE = 600.0
 LIFETIME = 10_000.0
@@ -88,16 +88,7 @@ def give_group(world: World, session: Session) -> None:
     """Let the session's kernel have a control group of its own."""
     kernel = session.kernel
     assert isinstance(kernel, FakeKernel)
-    folder = world.folder / f"group-{kernel.id}"
-    folder.mkdir()
-    for name, content in (
-        ("freezer.state", "THAWED"),
-        ("memory.force_empty", ""),
-        ("memory.usage_in_bytes", "1000"),
-        ("cgroup.procs", ""),
-    ):
-        (folder / name).write_text(content)
-    kernel.group = ControlGroup(Part(folder, 1), Part(folder, 1))
+    give_group_to(kernel, world.folder / f"group-{kernel.id}")
 
 
 def ended_by(session: Session) -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cellgate import GatewayError, LocalGateway
+from cellgate import GatewayError, LocalGateway, local
 from tests.support.server import until
 
 ONE_LINE = "import cellgate; print(cellgate.run('1 + 1').text)"
@@ -44,6 +44,10 @@ def program(code: str) -> subprocess.CompletedProcess[str]:
 def own_gateway(temporary: Path) -> psutil.Process:
     """Return the process of the one gateway that runs."""
     (found,) = temporary.glob("cellgate-local-*/data/gateway.json")
+    return own_process(found)
+
+
+def own_process(found: Path) -> psutil.Process:
     return psutil.Process(json.loads(found.read_text())["pid"])
 
 
@@ -166,6 +170,44 @@ with cellgate.local("forked") as session:
     )
     told = "This client belongs to the process that this one was forked from: make another one"
     assert (done.stdout.splitlines(), done.stderr, done.returncode) == ([told, "2", "0", "0", "1"], "", 0)
+
+
+def test_a_fork_does_not_keep_the_gateway_running(temporary: Path) -> None:
+    code = """
+import os, time, cellgate
+with cellgate.local() as session:
+    session.run("x = 1")
+    if (child := os.fork()) == 0:
+        time.sleep(600)
+    print(child, flush=True)
+    time.sleep(600)
+"""
+    started = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    with started, started.stdout:
+        child = int(started.stdout.readline())
+        process = own_gateway(temporary)
+        started.kill()
+        try:
+            assert has_ended(process)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_it_is_stopped_in_order(temporary: Path, tmp_path: Path) -> None:
+    """Of a start after a kill the log would tell: sessions were left open."""
+    with LocalGateway(data_dir=tmp_path) as gateway:
+        gateway.session("kept").run("1")
+        process = own_process(tmp_path / "gateway.json")
+    assert not (tmp_path / "gateway.json").exists(), "the gateway itself removes this when it stops"
+    assert has_ended(process)
+
+
+def test_what_is_used_wrongly_says_how(temporary: Path) -> None:
+    with pytest.raises(TypeError, match="a list of words"):
+        LocalGateway("--backend process")
+    with pytest.raises(AttributeError, match=r"`with cellgate.local\(\) as session:`, then `session.run`"):
+        local().run("1")  # type: ignore[attr-defined]
 
 
 def test_a_folder_of_one_s_own_keeps_the_record(temporary: Path, tmp_path: Path) -> None:
