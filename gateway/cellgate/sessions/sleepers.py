@@ -30,6 +30,7 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.asleep import Sleep
 from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.limits.control_group import mounts_here
 from cellgate_kernels.pool.pool import KernelPool
 
 logger = logging.getLogger(__name__)
@@ -210,7 +211,12 @@ def _able(kernels: list[Kernel], swap: Callable[[], bool]) -> set[str]:
     """Return the ids of the kernels that could sleep and give their memory back. Blocking."""
     if not kernels or not swap():
         return set()
-    return {kernel.id for kernel in kernels if kernel.control_group() is not None}
+    try:
+        mounts = mounts_here()
+    except OSError as error:
+        logger.debug("Nobody knows whether kernels could sleep: %s", in_words(error))
+        return set()
+    return {kernel.id for kernel in kernels if kernel.control_group(mounts) is not None}
 
 
 def _gave_back(asleep: Sleep) -> bool:

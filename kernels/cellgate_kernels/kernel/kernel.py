@@ -199,8 +199,10 @@ class Kernel:
         sharing = self.provisioner.sharing
         return sharing if isinstance(sharing, SharedSandbox) else None
 
-    def control_group(self) -> ControlGroup | None:
+    def control_group(self, mounts: str | None = None) -> ControlGroup | None:
         """Return its control group, if only this kernel is in it and it may be frozen. Blocks for a moment.
+
+        `mounts`: as ``ControlGroup.of`` takes them.
 
         Kernels that share a sandbox with others or with held forks have none, and so they don't sleep.
         """
@@ -208,7 +210,7 @@ class Kernel:
             return None
         # A frozen gVisor no longer answers its engine, so only the gateway, while it runs, could end it.
         process = None if self.isolation == "gvisor" else self.process
-        return None if process is None else ControlGroup.of(process)
+        return None if process is None else ControlGroup.of(process, mounts=mounts)
 
     async def sleep(self, group: ControlGroup, lane: Lane) -> Sleep | None:
         """Freeze it and give its memory back to the system; return its sleep, None if it doesn't sleep then.

@@ -312,6 +312,9 @@ def hierarchies(own: str, mounts: str, controllers: Sequence[str] = CONTROLLERS)
     paths = groups_of(own)
     found: list[Hierarchy] = []
     for line in mounts.splitlines():
+        # A machine with hundreds of containers has a thousand other mounts.
+        if " - cgroup" not in line:
+            continue
         before, _, after = line.partition(" - ")
         _, _, _, root, point, *_ = before.split()
         # A mount's source may be an empty name, between two spaces.

@@ -29,6 +29,12 @@ MOST_STEPS = 4096
 CONTROLLERS = ("freezer", "memory")
 """The controllers needed of version 1; version 2 freezes without a controller."""
 
+
+def mounts_here(root: Path = Path("/")) -> str:
+    """Return the file systems that this process sees, as proc_pid_mountinfo(5) has them. Raises OSError."""
+    return (root / "proc/self/mountinfo").read_text()
+
+
 # By version: the file, the value that stops the group's processes, and the value that resumes them.
 _FREEZING = {1: ("freezer.state", "FROZEN", "THAWED"), 2: ("cgroup.freeze", "1", "0")}
 
@@ -52,15 +58,15 @@ class ControlGroup:
     memory: Part
 
     @classmethod
-    def of(cls, process: int, root: Path = Path("/")) -> ControlGroup | None:
+    def of(cls, process: int, root: Path = Path("/"), mounts: str | None = None) -> ControlGroup | None:
         """Return the group of a process; None if it is this process's group or its files are not writable.
 
         Where both versions can freeze the group, version 2 does: its frozen processes can be killed.
-        `root`: the folder of the system's files.
+        `root`: the folder of the system's files; `mounts`: what `mounts_here` returned, for many processes.
         """
         proc = root / "proc"
         try:
-            mounts = (proc / "self/mountinfo").read_text()
+            mounts = mounts_here(root) if mounts is None else mounts
             theirs = hierarchies((proc / str(process) / "cgroup").read_text(), mounts, CONTROLLERS)
             ours = hierarchies((proc / "self/cgroup").read_text(), mounts, CONTROLLERS)
         except OSError:

@@ -64,18 +64,23 @@ class ForkPlaces:
         return kernel
 
     def _make_room(self) -> asyncio.Task[None] | None:
-        """End a warm kernel, or let one that sleeps for long give way to a fork; return the task that ends
-        once there is a place, None if there is room. Raises PoolExhausted.
+        """Return the task that ends once there is a place for a fork, None if there is room.
+
+        Kernels that end already make it; else a warm kernel ends, or one that sleeps for long gives way.
+        Raises PoolExhausted.
         """
-        waiting = self._claims.in_line
-        if not self._roster.closed and self._roster.free > waiting:
+        roster, waiting = self._roster, self._claims.in_line
+        if roster.closed:
+            raise self._no_room()
+        if roster.free > waiting:
             return None
-        warm = None if self._roster.closed or waiting else self._warm.take_other()
-        if warm is not None:
-            return self._roster.end(warm)
-        if self._roster.make_way(1):
-            return self._tasks.start(until(self._is_in_bounds, self.changed), "room for a fork")
-        raise self._no_room()
+        if roster.soon_free <= waiting:
+            warm = None if waiting else self._warm.take_other()
+            if warm is not None:
+                return roster.end(warm)
+            if not roster.make_way(1):
+                raise self._no_room()
+        return self._tasks.start(until(self._is_in_bounds, self.changed), "room for a fork")
 
     def _is_in_bounds(self) -> bool:
         """Return whether no more places are taken than there are."""
@@ -102,7 +107,7 @@ class ForkPlaces:
             return self._roster.closed or free > waiting or (not waiting and len(self._warm) > 0)
 
         if not is_over():
-            self._roster.make_way(1 + self._claims.in_line - len(self._roster.leaving))
+            self._roster.make_way(1 + self._claims.in_line - self._roster.soon_free)
         try:
             async with asyncio.timeout(patience):
                 await until(is_over, self.changed)

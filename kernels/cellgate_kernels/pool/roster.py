@@ -54,6 +54,11 @@ class Roster:
         used = len(self.starting) + self.forking + len(self.in_use) + len(self.ending)
         return self.most - used - len(self._warm)
 
+    @property
+    def soon_free(self) -> int:
+        """The number of places that are free once the kernels that end now, or leave, are gone."""
+        return self.free + len(self.ending) + len(self.leaving)
+
     def make_way(self, count: int) -> int:
         """Let sleeping kernels give up at most `count` places; return how many places become free soon."""
         found = self.yielding(count) if count > 0 and not self.closed else ()

@@ -271,7 +271,7 @@ class FakeKernel(Kernel):
     def isolation(self) -> str:
         return "none"
 
-    def control_group(self) -> ControlGroup | None:
+    def control_group(self, mounts: str | None = None) -> ControlGroup | None:
         return self.group
 
     @property

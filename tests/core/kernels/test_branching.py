@@ -101,6 +101,24 @@ async def test_a_branch_takes_no_place_of_those_in_line(branches: Branches) -> N
     assert (await waiting).alive
 
 
+async def test_a_kernel_that_ends_makes_room_before_one_that_sleeps(branches: Branches) -> None:
+    asked: list[int] = []
+
+    def yielding(count: int) -> tuple[FakeKernel, ...]:
+        asked.append(count)
+        return ()
+
+    branches.pool.let_yield(yielding)
+    parent = await branches.parent()
+    others = [await branches.branch(parent), await branches.branch(parent)]
+    branches.pool.release(others[0])
+    assert branches.pool.statistics().ending == 1
+    assert (await branches.branch(parent)).alive
+    branches.pool.release(others[1])
+    await branches.pool.room_for_branch(60)
+    assert asked == []
+
+
 async def test_a_warm_kernel_makes_room(folder: Path) -> None:
     made = Branches(folder, PoolSettings(size=1, max_kernels=2))
     made.pool.start()
