@@ -38,6 +38,8 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 _MOST_OF_LOG = 4096
+_KERNELSPECS = Path(sys.prefix) / "share" / "cellgate" / "kernels"
+"""Where `cellgate setup` has its last results."""
 _FIXED = ("--ip", "127.0.0.1", "--port", "0")
 _BY_DEFAULT = {"CELLGATE_POOL_SIZE": "1"}
 _NOT_ISOLATED = (
@@ -75,11 +77,13 @@ class LocalGateway:
     def start(self) -> SyncGateway:
         """Start the gateway unless it runs, and return its client. Blocks; takes about a second.
 
-        Raises GatewayError, `not_started`, with the gateway's own words.
+        The first start of all makes the environment of kernels, which takes a minute: its steps are printed
+        on standard error. Raises GatewayError, `not_started`, with the gateway's own words.
         """
         with self._starting:
             if self._client is None or self._server is None or not self._server.runs:
                 self._close()
+                _set_up_once(self._options)
                 self._server = _Server.start(self._options, self._data_dir)
                 self._client = Gateway.sync(self._server.url, self._server.token)
                 if self._client.info().isolation == "none":
@@ -171,6 +175,26 @@ class _Server:
                 raise GatewayError(0, "not_started", f"The gateway did not start: {why}") from None
             raise
         return server
+
+
+def _set_up_once(options: Sequence[str]) -> None:
+    """Make the environment of kernels if there is none, and print the steps. Raises GatewayError."""
+    if _KERNELSPECS.is_dir() or any(option.rpartition("=")[2] == "docker" for option in options):
+        return
+    process = subprocess.Popen(
+        (sys.executable, "-P", "-m", "cellgate", "setup"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    last = ""
+    with process:
+        assert process.stdout is not None
+        for last in process.stdout:
+            print(f"cellgate: {last.removeprefix('cellgate: ')}", end="", file=sys.stderr, flush=True)
+    if process.returncode != 0:
+        raise GatewayError(0, "not_started", f"`cellgate setup` failed: {last.strip()}")
 
 
 def _served(process: subprocess.Popen[bytes], path: Path) -> str:

@@ -368,3 +368,45 @@ def test_one_that_is_killed_leaves_uv_for_whose_end_the_next_one_waits(
     output, _ = after.communicate(timeout=PATIENCE)
     assert after.returncode == 0, output
     assert is_finished(tmp_path / "prefix")
+
+
+def test_the_first_start_makes_the_environment(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str]
+) -> None:
+    """With the list that was chosen before: an apple has no kernel, but the gateway serves."""
+    prefix = tmp_path / "prefix"
+    data_folder(prefix).mkdir(parents=True)
+    (data_folder(prefix) / "environment.json").write_text(json.dumps({"requirements": words[-1]}))
+    code = f"import sys; sys.prefix = {str(prefix)!r}; from cellgate.cli.main import main; main(sys.argv[1:])"
+    serve = ("serve", "--backend", "process", "--port", "0", "--pool-size", "0", "--data-dir")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *serve, str(tmp_path / "data")],
+        env={**os.environ, "CELLGATE_TOKEN": "t" * 16},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "serves at" in line:
+                process.terminate()
+    assert process.returncode == 0
+    assert said[0] == f"making the kernel environment in {data_folder(prefix)}/environment ...\n"
+    assert is_finished(prefix)
+
+
+def test_a_start_that_can_not_make_the_environment_ends(
+    tmp_path: Path,
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The index of this test has none of the packages."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    data = str(tmp_path / "data")
+    assert cellgate(["serve", "--backend", "process", "--port", "0", "--data-dir", data]) == 1
+    assert "numpy" in capsys.readouterr().err
+    assert not list(tmp_path.glob("data/*"))

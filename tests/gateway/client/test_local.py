@@ -237,6 +237,19 @@ def test_no_isolation_is_said(temporary: Path) -> None:
         assert gateway.execute_once("2").text == "2"
 
 
+def test_the_first_one_makes_the_environment_and_says_so(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here it is there already, in the place where the command looks."""
+    monkeypatch.setattr("cellgate.client.local_gateway._KERNELSPECS", tmp_path / "kernels")
+    with LocalGateway() as gateway, gateway.session() as session:
+        assert session.run("1 + 1").text == "2"
+    said = capsys.readouterr().err.splitlines()
+    assert said
+    assert {line[:10] for line in said} == {"cellgate: "}
+    assert any(line.startswith("cellgate: kernel environment  ") for line in said)
+
+
 def test_it_starts_again_after_it_was_lost(temporary: Path) -> None:
     own = LocalGateway()
     with own as gateway:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
@@ -44,8 +45,6 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.protocol.outputs import OutputCaps
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cellgate.cli.serve.backends import Backend
     from cellgate.http.listener.certificate import TlsFiles
     from cellgate.identity.hub_settings import HubSettings
@@ -67,7 +66,8 @@ class ServeApp(IdentityOptions, PackageOptions):
     name = "cellgate-serve"
     usage = "[options]"
     description = """
-        Starts the gateway: it serves the HTTP interface and keeps kernels warm until it is stopped.
+        Starts the gateway: it serves the HTTP interface and keeps kernels warm until it is stopped. The first
+        start makes the environment of kernels, as "cellgate setup" does, unless they run in containers.
 
         On SIGTERM or Ctrl-C it takes no new work, gives running cells some time to end, ends all kernels and
         exits with 0. The record of every session stays in the data folder.
@@ -138,6 +138,7 @@ class ServeApp(IdentityOptions, PackageOptions):
 
     def start(self) -> NoReturn:
         """Serve until a signal, then exit with 0."""
+        from cellgate.cli.serve.setup import set_up_first  # noqa: PLC0415
         from cellgate.server.allocator import give_back_large_pieces  # noqa: PLC0415 - --help needs none of it
         from cellgate.server.log import configure  # noqa: PLC0415
 
@@ -150,7 +151,10 @@ class ServeApp(IdentityOptions, PackageOptions):
         give_back_large_pieces()
         self._take_address_of_hub()
         try:
-            code = asyncio.run(self._serve(handler))
+            backend = asyncio.run(self._choose_backend())
+            if backend.container is None and not self.trait_values()["kernel_dirs"]:
+                set_up_first(Path(sys.prefix))
+            code = asyncio.run(self._serve(handler, backend))
         except CellgateError as error:
             if not self.given.log_json:
                 raise
@@ -187,11 +191,10 @@ class ServeApp(IdentityOptions, PackageOptions):
             name = quote(hub.server, safe="").replace(".", "%2E")
             self.set_trait("data_dir", str(folder / "servers" / name))
 
-    async def _serve(self, log: PacedHandler) -> int:
+    async def _serve(self, log: PacedHandler, backend: Backend) -> int:
         from cellgate.cli.serve.forced_exit import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
         from cellgate.server.assembly import running  # noqa: PLC0415
 
-        backend = await self._choose_backend()
         token = self._token()
         stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()

@@ -17,6 +17,7 @@ from traitlets import Enum, Unicode
 from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, in_words, near_file
+from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.environments import ListedEnvironment, chosen_requirements, environment_of
 from cellgate_kernels.specs.install import create_environment, install_kernelspecs
 
@@ -65,7 +66,8 @@ class SetupApp(BaseApp):
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
         prefix = absolute(self.prefix or sys.prefix)
-        raise SystemExit(set_up(prefix, self._wanted(prefix)))
+        set_up(prefix, self._wanted(prefix))
+        raise SystemExit(0)
 
     def _wanted(self, prefix: Path) -> Path:
         """Return the list of packages that was asked for, or that the environment was made from before."""
@@ -78,20 +80,35 @@ class SetupApp(BaseApp):
             if not own.is_file():
                 raise UsageError(f"--requirements: there is no file {own}{near_file(own)}")
             return own
-        try:
-            before = chosen_requirements(prefix)
-        except OSError as error:
-            raise BackendUnavailable(f"The environment's choice can't be read: {in_words(error)}") from error
-        if before is not None and not before.is_file():
-            raise UsageError(
-                f"the environment in {prefix} was made from {before}, which is not there any more: name a"
-                " list with --requirements, or --environment standard"
-            )
-        return before or ListedEnvironment.STANDARD.lock
+        return _chosen(prefix)
 
 
-def set_up(prefix: Path, requirements: Path) -> int:
-    """Create environment and kernelspecs under `prefix`, report on the isolation, and return 0.
+def _chosen(prefix: Path) -> Path:
+    """Return the list of packages that the environment was made from before, or the usual one."""
+    try:
+        before = chosen_requirements(prefix)
+    except OSError as error:
+        raise BackendUnavailable(f"The environment's choice can't be read: {in_words(error)}") from error
+    if before is not None and not before.is_file():
+        raise UsageError(
+            f"the environment in {prefix} was made from {before}, which is not there any more: name a"
+            " list with --requirements, or --environment standard"
+        )
+    return before or ListedEnvironment.STANDARD.lock
+
+
+def set_up_first(prefix: Path) -> None:
+    """Create environment and kernelspecs under `prefix` if no kernelspec is found, here or elsewhere.
+
+    Raises as `set_up`, and UsageError if the list of packages is gone that was chosen before.
+    """
+    catalog = KernelspecCatalog()
+    if not catalog.find_kernel_specs() and not catalog.unusable:
+        set_up(prefix, _chosen(prefix))
+
+
+def set_up(prefix: Path, requirements: Path) -> None:
+    """Create environment and kernelspecs under `prefix`, and report on the isolation.
 
     Raises BackendUnavailable, with the end of uv's output, if the environment can't be created.
     """
@@ -119,4 +136,3 @@ def set_up(prefix: Path, requirements: Path) -> int:
         console.print(f"isolation           none yet: {error.message}")
     else:
         console.print("isolation           sandbox: bubblewrap works")
-    return 0
