@@ -12,7 +12,7 @@ GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt \
   tests/clients/programs/generators/package.json tests/clients/programs/package.json
 
-.PHONY: run setup test test-fast test-slow test-all test-nightly fuzz clients newest-clients check bench lock vendor reference clean
+.PHONY: run setup image test test-fast test-slow test-all test-nightly fuzz clients newest-clients check bench lock vendor reference clean
 
 # Not the variable of that name which the environments of many machines have for other programs.
 ifneq ($(origin PORT),command line)
@@ -22,6 +22,14 @@ run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888. PORT=91
 	@exec $(BIN)/cellgate serve $(if $(PORT),--port $(PORT)) $(ARGS)
 
 setup: $(STAMP) ## the set-up alone, without what only tests and checks need; the command is then .venv/bin/cellgate. ENVIRONMENT=minimal: fewer packages for cells; LOCKED=1: a wheel of it, versions and hashes of .ci/requirements.lock
+
+# Three images, of which the last has all; those below it are the engine's cache for the next time.
+PACKAGES = $(or $(ENVIRONMENT),standard)
+BASE := $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE))
+image: ## make the image cellgate/cellgate, all in one (docs/how-to/run-one-container.md); needs Docker. ENVIRONMENT=minimal: cellgate/cellgate:minimal; BASE_IMAGE=...: on another base
+	docker build --tag cellgate/gateway $(BASE) .
+	docker build --tag cellgate/kernel:$(PACKAGES) --file Dockerfile.kernel $(BASE) --build-arg ENVIRONMENT=$(PACKAGES) .
+	docker build --tag cellgate/cellgate:$(PACKAGES:standard=latest) --build-arg KERNEL_IMAGE=cellgate/kernel:$(PACKAGES) deploy
 
 $(BIN)/uv: $(KERNEL_LISTS)/uv.txt
 	@echo "Setting up in $(VENV) (once; about a minute)"

@@ -10,6 +10,7 @@ from docker.api.client import APIClient
 
 from cellgate_kernels.engine.container import INSTANCE_LABEL
 from tests.support.kernels import EACH_CONTAINER
+from tests.support.one_image import made_image
 from tests.support.server import GatewayProcess
 
 Containers = Callable[[GatewayProcess], set[str]]
@@ -66,6 +67,12 @@ def backend(request: pytest.FixtureRequest) -> str:
     """Each runtime, for tests that come from where they are run on this machine's own backends."""
     request.getfixturevalue(request.param)
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def one_image(docker: None) -> str:
+    """The image with a gateway and its kernels."""
+    return made_image()
 
 
 @pytest.fixture

@@ -1,26 +1,23 @@
-"""The image of deploy/kubernetes in a container with the rights of a pod, in the words of the engine.
+"""The image cellgate/cellgate in a container with the rights of a pod, in the words of the engine.
 
 A user namespace of the pod's own (`hostUsers`) is left out, and AppArmor where the machine has none.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import yaml
-from docker.api.client import APIClient
 
 from cellgate import Gateway
-from tests.support.compose import DEPLOY, LOCAL_BASE
+from tests.support.compose import DEPLOY
 from tests.support.free_ports import free_port
+from tests.support.one_image import docker_command
 from tests.support.server import until
 
-IMAGE = "cellgate/sandbox"
 NAME = "cellgate-test-pod"
 TOKEN = secrets.token_hex(16)
 NOTHING = "bwrap --unshare-user --unshare-pid --ro-bind / / --proc /proc --dev /dev true"
@@ -53,40 +50,13 @@ def rights() -> dict[str, list[str]]:
     return words | {"user": [f"--user={user['runAsUser']}:{user['runAsGroup']}"]}
 
 
-def docker_command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["docker", *words],
-        env={**os.environ, "DOCKER_BUILDKIT": "0"},
-        stdin=subprocess.DEVNULL,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
-@pytest.fixture(scope="module")
-def image(docker: None) -> str:
-    """Made as its Dockerfile says, of the gateway's image and of the kernels', which is there."""
-    client = APIClient()
-    base = [f"--build-arg=BASE_IMAGE={LOCAL_BASE}"] if client.images(LOCAL_BASE) else []
-    client.close()
-    for tag, words in (
-        ("cellgate/gateway", [*base, str(DEPLOY.parent)]),
-        (IMAGE, [str(DEPLOY / "kubernetes")]),
-    ):
-        built = docker_command("build", f"--tag={tag}", *words)
-        assert built.returncode == 0, built.stdout + built.stderr
-    return IMAGE
-
-
-def test_kernels_are_sandboxes_and_a_stop_is_orderly(image: str) -> None:
+def test_kernels_are_sandboxes_and_a_stop_is_orderly(one_image: str) -> None:
     port = free_port()
     given = [word for words in rights().values() for word in words]
     started = docker_command(
         *("run", "--detach", f"--name={NAME}", *given, f"--publish=127.0.0.1:{port}:8888"),
         *("--tmpfs=/tmp", "--tmpfs=/data:mode=0777", "--env=CELLGATE_DATA_DIR=/data/cellgate"),
-        *(f"--env=CELLGATE_TOKEN={TOKEN}", image, "serve", "--ip=0.0.0.0", "--backend=sandbox"),
+        *(f"--env=CELLGATE_TOKEN={TOKEN}", one_image, "serve", "--ip=0.0.0.0", "--backend=sandbox"),
     )
     try:
         assert started.returncode == 0, started.stderr
@@ -109,8 +79,8 @@ def test_kernels_are_sandboxes_and_a_stop_is_orderly(image: str) -> None:
 
 
 @pytest.mark.parametrize("left_out", ["", "seccompProfile", "procMount"])
-def test_a_sandbox_needs_each_right(image: str, left_out: str) -> None:
+def test_a_sandbox_needs_each_right(one_image: str, left_out: str) -> None:
     """Without one of the two the engine's default counts, and no sandbox starts."""
     given = [word for name, words in rights().items() if name != left_out for word in words]
-    done = docker_command("run", "--rm", *given, "--tmpfs=/tmp", "--entrypoint=sh", image, "-c", NOTHING)
+    done = docker_command("run", "--rm", *given, "--tmpfs=/tmp", "--entrypoint=sh", one_image, "-c", NOTHING)
     assert (done.returncode == 0) == (not left_out), done.stderr

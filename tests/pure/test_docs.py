@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.cli.main import CellgateApp
 from cellgate.cli.serve.serve import ServeApp
-from tests.support.reference_pages import PAGES, REFERENCE
+from tests.support.reference_pages import PAGES, PROFILE, REFERENCE, profile
 
 ROOT = Path(__file__).parents[2]
 FOR_AGENTS = ROOT / "docs" / "llms.txt"
@@ -102,3 +102,8 @@ def test_agents_find_every_page() -> None:
 def test_generated_pages_are_up_to_date(name: str) -> None:
     """`make reference` writes them."""
     assert (REFERENCE / name).read_text() == PAGES[name]()
+
+
+def test_the_seccomp_profile_is_what_the_code_has() -> None:
+    """``make reference`` writes it."""
+    assert PROFILE.read_text() == profile()

@@ -114,7 +114,7 @@ def test_every_file_is_used() -> None:
     assert there == {*kustomization()["resources"], "kustomization.yaml"}
     (image,) = kustomization()["images"]
     assert container()["image"] == image["name"]
-    assert f"docker build -t {image['name']} deploy/kubernetes" in (FOLDER / "Dockerfile").read_text()
+    assert f"docker build -t {image['name']} deploy\n" in (FOLDER.parent / "Dockerfile").read_text()
     assert one("Namespace")["metadata"]["name"] == kustomization()["namespace"]
 
 
@@ -282,7 +282,7 @@ def test_kustomize_makes_one_text_of_them(tmp_path: Path) -> None:
     (secret,) = (each for each in made if each["kind"] == "Secret")
     (settings,) = (each for each in made if each["kind"] == "ConfigMap")
     (gateway,) = pods["containers"]
-    assert gateway["image"] == "registry.example.org/cellgate/sandbox:1"
+    assert gateway["image"] == "registry.example.org/cellgate/cellgate:1"
     assert gateway["envFrom"] == [{"configMapRef": {"name": settings["metadata"]["name"]}}]
     assert {volume["secret"]["secretName"] for volume in pods["volumes"] if "secret" in volume} == {
         secret["metadata"]["name"]

@@ -7,6 +7,7 @@ depend on the machine, such as the data folder, are not in them.
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -20,9 +21,11 @@ from traitlets.utils.importstring import import_item
 from cellgate.cli.main import CellgateApp
 from cellgate.cli.serve.serve import ServeApp
 from cellgate.wire.reference import reference as events
+from cellgate_kernels.engine.profile import sandboxes_profile
 from tests.support import stubs
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PROFILE = Path(__file__).parents[2] / "deploy" / "seccomp.json"
 WIDTH = "100"
 
 COMMANDS = """\
@@ -113,10 +116,16 @@ def _default(name: str, trait: TraitType[Any, Any]) -> str:
 PAGES = {"events.md": events, "commands.md": commands, "settings.md": settings}
 
 
+def profile() -> str:
+    """The seccomp profile of a container in which a gateway makes sandboxes."""
+    return json.dumps(json.loads(sandboxes_profile()), indent=1) + "\n"
+
+
 def main() -> None:
-    """Writes the pages, and the stubs of the client's blocking facades."""
+    """Writes the pages, the profile, and the stubs of the client's blocking facades."""
     for name, page in PAGES.items():
         (REFERENCE / name).write_text(page())
+    PROFILE.write_text(profile())
     stubs.write()
 
 

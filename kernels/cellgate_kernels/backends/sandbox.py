@@ -104,8 +104,8 @@ class SandboxProvisioner(ChildProvisioner):
         if ended.code != 0:
             raise BackendUnavailable(
                 "bubblewrap does not work here: it needs version 0.8 or newer and the right to make user "
-                "namespaces (kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, --privileged in a "
-                "container). "
+                "namespaces: on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; for a gateway in a "
+                "container --security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined. "
                 f"{ended.message}{last_words(child.log_tail())}"
             )
 

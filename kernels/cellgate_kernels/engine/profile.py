@@ -1,8 +1,9 @@
-"""The seccomp profile of kernels in containers, in the engine's own JSON.
+"""The seccomp profiles of containers, in the engine's own JSON: of kernels, and of a gateway with sandboxes.
 
-It is the default profile of Docker's engine (moby 24, for a process without capabilities) with the rules of
-``seccomp`` about arguments, and without io_uring, the older asynchronous I/O and programs of other ABIs
-(i386, x32, 32-bit ARM), whose calls have other numbers. The engine omits names that an architecture lacks.
+The one for kernels is the default profile of Docker's engine (moby 24, for a process without capabilities)
+with the rules of ``seccomp`` about arguments, and without io_uring, the older asynchronous I/O and programs
+of other ABIs (i386, x32, 32-bit ARM), whose calls have other numbers. The engine omits names that an
+architecture lacks.
 
 Processes in containers whose branches get names of their own (``names``) may enter user namespaces and
 mounts. Linux lets them into each that was made as their user below their own, and that is the machine's: also
@@ -10,6 +11,9 @@ those of other containers' branches, and of the machine's own user of that numbe
 descriptor. Their /proc has those of their container; requests of ioctl(2) that lead to others are refused.
 gVisor answers system calls itself, so its profile only refuses what would give a kernel gigabytes of disk in
 a moment. It reads it if its runtime has ``--oci-seccomp``.
+
+A gateway that makes sandboxes within its container also makes namespaces and mounts. Its kernels have the
+filter of ``walls.seccomp`` besides, which refuses both.
 """
 
 from __future__ import annotations
@@ -105,6 +109,13 @@ _FCNTL = ["fcntl", "fcntl64"]
 _LINUX_COMMANDS = range(1024, 1040 + 1)
 """The commands of fcntl(2) that Linux has beyond POSIX's, from F_SETLEASE to F_SETDELEG."""
 
+_SANDBOX_CALLS = """
+    chroot clone mount mount_setattr move_mount open_tree pivot_root sethostname setns umount umount2 unshare
+"""
+"""The calls with which bubblewrap and a zygote make a sandbox; to a process without capabilities the system
+allows most of them only in namespaces of its own.
+"""
+
 _ALLOW, _ERRNO = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
 _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
@@ -113,6 +124,12 @@ _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 def engine_profile(*, names: bool = False) -> str:
     """Return the engine's ``seccomp=`` option. `names`: whether branches get names of their own."""
     return _profile(_ERRNO, [*_rules(), *(_rules_for_names() if names else [_allow(["ioctl"])])])
+
+
+@cache
+def sandboxes_profile() -> str:
+    """Return the profile of a container in which a gateway without capabilities makes sandboxes."""
+    return _profile(_ERRNO, [*_rules(), _allow(["ioctl", *_SANDBOX_CALLS.split()])])
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.engine.container import container_config, shared_config
 from cellgate_kernels.engine.engine import Engine, _remove
-from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
+from cellgate_kernels.engine.profile import engine_profile, gvisor_profile, sandboxes_profile
 from cellgate_kernels.launch import names
 from cellgate_kernels.launch.backend import Launch
 from cellgate_kernels.launch.base import egress_environment
@@ -115,6 +116,20 @@ def test_isolation_follows_the_runtime() -> None:
     assert ContainerSettings(runtime="runsc").isolation == "gvisor"
     host = config(ContainerSettings(runtime="runsc"))["HostConfig"]
     assert host["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={gvisor_profile()}"]
+
+
+def test_a_gateway_with_sandboxes_gets_namespaces_and_mounts_and_nothing_else() -> None:
+    def free(profile: str) -> set[str]:
+        """The calls that are allowed with any arguments on all machines."""
+        rules = json.loads(profile)["syscalls"]
+        plain = (rule for rule in rules if rule["action"] == "SCMP_ACT_ALLOW" and not rule["args"])
+        return {name for rule in plain if "includes" not in rule for name in rule["names"]}
+
+    kernels, sandboxes = free(engine_profile()), free(sandboxes_profile())
+    assert kernels < sandboxes
+    assert {"clone", "mount", "pivot_root", "setns", "umount2", "unshare"} < sandboxes - kernels
+    others = {"bpf", "init_module", "io_uring_setup", "kexec_load", "keyctl", "open_by_handle_at"}
+    assert not sandboxes & {*others, "perf_event_open", "socket", "chmod", "userfaultfd"}
 
 
 async def test_an_engine_that_cant_limit_is_refused() -> None:
