@@ -26,7 +26,7 @@ def documented(port: int) -> list[str]:
     (line,) = (each for each in PAGE.read_text().splitlines() if each.startswith("$ docker run --rm -it "))
     line = line.replace("deploy/seccomp.json", str(DEPLOY / "seccomp.json"))
     line = line.replace(":8888:8888", f":{port}:8888").replace("cellgate:/data", f"{VOLUME}:/data")
-    return [word for word in shlex.split(line)[2:] if word not in ("--rm", "-it")]
+    return [word for word in shlex.split(line)[3:] if word not in ("--rm", "-it")]
 
 
 def start(port: int, *left_out: str) -> None:
@@ -52,7 +52,7 @@ def said() -> str:
 def port(one_image: str) -> Iterator[int]:
     """One for a container, which is removed with its volume."""
     yield free_port()
-    docker_command("rm", "--force", NAME)
+    docker_command("rm", "--force", "--volumes", NAME)
     docker_command("volume", "rm", "--force", VOLUME)
 
 
@@ -64,7 +64,7 @@ def test_the_documented_line_serves_and_its_volume_keeps_the_record(port: int) -
     link = docker_command("exec", NAME, "cellgate", "open")
     assert "ticket=" in link.stdout, link.stderr
     with Gateway.sync(f"http://127.0.0.1:{port}", TOKEN) as gateway:
-        session = gateway.session("kept", title="Kept")
+        session = gateway.session("kept", checkpoint="auto")
         assert session.run("import pandas; x = 41").ok
         assert session.run("x += 1; x").text == "42"
         assert session.model().isolation == "sandbox"
@@ -74,7 +74,7 @@ def test_the_documented_line_serves_and_its_volume_keeps_the_record(port: int) -
         assert session.run("x").text == "41"
         hidden = session.run("import os; os.path.exists('/data'), os.path.exists('/opt/gateway')")
         assert hidden.text == "(False, False)"
-    stopped = docker_command("stop", "--time=60", NAME)
+    stopped = docker_command("stop", "-t", "60", NAME)
     assert stopped.returncode == 0, stopped.stderr
     assert docker_command("inspect", "--format={{.State.ExitCode}}", NAME).stdout == "0\n", said()
     docker_command("rm", NAME)
@@ -92,5 +92,5 @@ def test_without_one_of_the_options_it_says_which_to_give(port: int, left_out: s
     assert words[before] == "--security-opt"
     del words[before : before + 2]
     done = docker_command("run", "--rm", f"--name={NAME}", *words)
-    assert done.returncode == 2, done.stdout
+    assert done.returncode == 1, done.stdout
     assert "--security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined" in done.stderr

@@ -55,7 +55,7 @@ def test_kernels_are_sandboxes_and_a_stop_is_orderly(one_image: str) -> None:
     given = [word for words in rights().values() for word in words]
     started = docker_command(
         *("run", "--detach", f"--name={NAME}", *given, f"--publish=127.0.0.1:{port}:8888"),
-        *("--tmpfs=/tmp", "--tmpfs=/data:mode=0777", "--env=CELLGATE_DATA_DIR=/data/cellgate"),
+        *("--tmpfs=/tmp", "--tmpfs=/volume:mode=0777", "--env=CELLGATE_DATA_DIR=/volume/cellgate"),
         *(f"--env=CELLGATE_TOKEN={TOKEN}", one_image, "serve", "--ip=0.0.0.0", "--backend=sandbox"),
     )
     try:
@@ -75,7 +75,7 @@ def test_kernels_are_sandboxes_and_a_stop_is_orderly(one_image: str) -> None:
         found = docker_command("inspect", "--format={{.State.ExitCode}} {{.State.OOMKilled}}", NAME)
         assert found.stdout == "0 false\n", docker_command("logs", NAME).stderr
     finally:
-        docker_command("rm", "--force", NAME)
+        docker_command("rm", "--force", "--volumes", NAME)
 
 
 @pytest.mark.parametrize("left_out", ["", "seccompProfile", "procMount"])

@@ -408,5 +408,5 @@ def test_a_start_that_can_not_make_the_environment_ends(
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     data = str(tmp_path / "data")
     assert cellgate(["serve", "--backend", "process", "--port", "0", "--data-dir", data]) == 1
-    assert "numpy" in capsys.readouterr().err
+    assert "The kernel environment can't be made" in capsys.readouterr().err
     assert not list(tmp_path.glob("data/*"))
