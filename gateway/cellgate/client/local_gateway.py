@@ -32,13 +32,14 @@ from cellgate.client.sync import SyncGateway, SyncSession
 from cellgate.client.values import Result
 from cellgate.wire.found_gateway import RUNNING_BYTES, RUNNING_FILE, FoundGateway
 from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate_kernels.base.prefix import own_prefix
 from cellgate_kernels.base.regular import read_regular
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 _MOST_OF_LOG = 4096
-_KERNELSPECS = Path(sys.prefix) / "share" / "cellgate" / "kernels"
+_KERNELSPECS = own_prefix() / "share" / "cellgate" / "kernels"
 """Where `cellgate setup` has its last results."""
 _FIXED = ("--ip", "127.0.0.1", "--port", "0")
 _BY_DEFAULT = {"CELLGATE_POOL_SIZE": "1"}

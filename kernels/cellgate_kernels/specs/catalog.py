@@ -8,7 +8,6 @@ isolation backend and the operator's settings for it; jupyter_client finds the b
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from packaging.utils import canonicalize_name
 from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
 
 from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound, in_brief, in_words
+from cellgate_kernels.base.prefix import own_prefix
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
 
@@ -49,7 +49,7 @@ class KernelspecCatalog(KernelSpecManager):
     def _default_kernel_dirs(self) -> list[str]:
         if self.backend == "docker":
             return [str(CONTAINER_KERNELSPECS)]
-        return [str(data_folder(Path(sys.prefix)) / "kernels")]
+        return [str(data_folder(own_prefix()) / "kernels")]
 
     @observe("backend", "kernel_dirs")
     def _changed(self, change: object) -> None:

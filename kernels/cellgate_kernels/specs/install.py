@@ -81,7 +81,7 @@ def create_environment(
 
 def _create(environment: Path, requirements: Path, programs: _Programs, step: Callable[[str], None]) -> Path:
     stamp = environment / _STAMP
-    digest = hashlib.sha256(f"{sys.version}\n".encode() + requirements.read_bytes()).hexdigest()
+    digest = _digest(requirements)
     if stamp.is_file() and stamp.read_text() == digest:
         return environment
     step(f"making the kernel environment in {environment}")
@@ -100,6 +100,24 @@ def _create(environment: Path, requirements: Path, programs: _Programs, step: Ca
     _write_manifest(environment, environment_of(requirements) or OWN)
     stamp.write_text(digest)
     return environment
+
+
+def _digest(requirements: Path) -> str:
+    """Return what an environment of these packages for this interpreter is stamped with."""
+    return hashlib.sha256(f"{sys.version}\n".encode() + requirements.read_bytes()).hexdigest()
+
+
+def is_up_to_date(prefix: Path, requirements: Path) -> bool:
+    """Return whether the environment below `prefix` has these packages and this version's start-up files."""
+    environment = data_folder(prefix.absolute()) / "environment"
+    shared = data_folder(environment)
+    try:
+        return (environment / _STAMP).read_text() == _digest(requirements) and all(
+            (shared / script.relative_to(INSIDE)).read_bytes() == script.read_bytes()
+            for script in start_up_files()
+        )
+    except FileNotFoundError:
+        return False
 
 
 def _wait_for(lock: TextIO, step: Callable[[str], None]) -> None:

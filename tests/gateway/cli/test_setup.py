@@ -370,13 +370,8 @@ def test_one_that_is_killed_leaves_uv_for_whose_end_the_next_one_waits(
     assert is_finished(tmp_path / "prefix")
 
 
-def test_the_first_start_makes_the_environment(
-    tmp_path: Path, environ: Mapping[str, str], words: list[str]
-) -> None:
-    """With the list that was chosen before: an apple has no kernel, but the gateway serves."""
-    prefix = tmp_path / "prefix"
-    data_folder(prefix).mkdir(parents=True)
-    (data_folder(prefix) / "environment.json").write_text(json.dumps({"requirements": words[-1]}))
+def first_line(prefix: Path, tmp_path: Path) -> str:
+    """The first line of a gateway whose interpreter has this prefix, which is stopped once it serves."""
     code = f"import sys; sys.prefix = {str(prefix)!r}; from cellgate.cli.main import main; main(sys.argv[1:])"
     serve = ("serve", "--backend", "process", "--port", "0", "--pool-size", "0", "--data-dir")
     process = subprocess.Popen(
@@ -390,12 +385,43 @@ def test_the_first_start_makes_the_environment(
         assert process.stdout is not None
         said = []
         for line in process.stdout:
-            said.append(line)
+            said.append(line.strip())
             if "serves at" in line:
                 process.terminate()
     assert process.returncode == 0
-    assert said[0] == f"making the kernel environment in {data_folder(prefix)}/environment ...\n"
+    return said[0]
+
+
+def choose(prefix: Path, words: list[str]) -> None:
+    """Let the first set-up below a prefix install an apple: it has no kernel, but its gateway serves."""
+    data_folder(prefix).mkdir(parents=True)
+    (data_folder(prefix) / "environment.json").write_text(json.dumps({"requirements": words[-1]}))
+
+
+def test_the_first_start_makes_the_environment(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str]
+) -> None:
+    prefix = tmp_path / "prefix"
+    choose(prefix, words)
+    environment = data_folder(prefix) / "environment"
+    assert first_line(prefix, tmp_path) == f"making the kernel environment in {environment} ..."
     assert is_finished(prefix)
+
+
+def test_a_gateway_in_a_cache_has_its_environment_in_a_folder_that_stays(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``uvx`` starts it; uv itself makes no environment in its cache."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")
+    kept = tmp_path / "share" / "cellgate-kernels"
+    choose(kept, words)
+    environment = data_folder(kept) / "environment"
+    assert first_line(cache / "a" / "b", tmp_path) == f"making the kernel environment in {environment} ..."
+    assert is_finished(kept)
+    assert not (cache / "a").exists()
 
 
 def test_a_start_that_can_not_make_the_environment_ends(

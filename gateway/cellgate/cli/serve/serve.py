@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
@@ -45,6 +44,8 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.protocol.outputs import OutputCaps
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cellgate.cli.serve.backends import Backend
     from cellgate.http.listener.certificate import TlsFiles
     from cellgate.identity.hub_settings import HubSettings
@@ -153,7 +154,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         try:
             backend = asyncio.run(self._choose_backend())
             if backend.container is None and not self.trait_values()["kernel_dirs"]:
-                set_up_first(Path(sys.prefix))
+                set_up_first()
             code = asyncio.run(self._serve(handler, backend))
         except CellgateError as error:
             if not self.given.log_json:

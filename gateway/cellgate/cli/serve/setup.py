@@ -17,9 +17,10 @@ from traitlets import Enum, Unicode
 from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, in_words, near_file
+from cellgate_kernels.base.prefix import own_prefix
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.environments import ListedEnvironment, chosen_requirements, environment_of
-from cellgate_kernels.specs.install import create_environment, install_kernelspecs
+from cellgate_kernels.specs.install import create_environment, install_kernelspecs, is_up_to_date
 
 
 class SetupApp(BaseApp):
@@ -43,7 +44,8 @@ class SetupApp(BaseApp):
     """
 
     prefix = Unicode(
-        help="Where to install, in its folder share/cellgate; default: the gateway's own prefix."
+        help="Where to install, in its folder share/cellgate; default: the gateway's own prefix, or, if that is "
+        "in a cache, a folder of the user's data."
     ).tag(config=True, metavar="DIR")
     kernel_environment = Enum(
         [*map(str, ListedEnvironment), ""],
@@ -65,7 +67,7 @@ class SetupApp(BaseApp):
         """Run the setup and exit with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
-        prefix = absolute(self.prefix or sys.prefix)
+        prefix = absolute(self.prefix or own_prefix())
         set_up(prefix, self._wanted(prefix))
         raise SystemExit(0)
 
@@ -97,14 +99,19 @@ def _chosen(prefix: Path) -> Path:
     return before or ListedEnvironment.STANDARD.lock
 
 
-def set_up_first(prefix: Path) -> None:
-    """Create environment and kernelspecs under `prefix` if no kernelspec is found, here or elsewhere.
+def set_up_first() -> None:
+    """Create environment and kernelspecs unless there are kernelspecs.
 
+    Where all versions of a program share one place, as by ``uvx``, those of another version are renewed.
     Raises as `set_up`, and UsageError if the list of packages is gone that was chosen before.
     """
-    catalog = KernelspecCatalog()
-    if not catalog.find_kernel_specs() and not catalog.unusable:
-        set_up(prefix, _chosen(prefix))
+    catalog, prefix = KernelspecCatalog(), own_prefix()
+    is_shared = prefix != Path(sys.prefix)
+    if catalog.unusable or (catalog.find_kernel_specs() and not is_shared):
+        return
+    requirements = _chosen(prefix)
+    if not (catalog.find_kernel_specs() and is_up_to_date(prefix, requirements)):
+        set_up(prefix, requirements)
 
 
 def set_up(prefix: Path, requirements: Path) -> None:
