@@ -44,8 +44,8 @@ class SetupApp(BaseApp):
     """
 
     prefix = Unicode(
-        help="Where to install, in its folder share/cellgate; default: the gateway's own prefix, or, if that is "
-        "in a cache, a folder of the user's data."
+        help="Where to install, in its folder share/cellgate; default: the gateway's own prefix, or, if that "
+        "is in a cache, a folder of the user's data."
     ).tag(config=True, metavar="DIR")
     kernel_environment = Enum(
         [*map(str, ListedEnvironment), ""],
