@@ -33,7 +33,7 @@ from cellgate.execution.resumed import ResumedCell
 from cellgate.record.events import EventLog, now
 from cellgate.wire.endings import INTERRUPTED
 from cellgate.wire.events import Loss
-from cellgate_kernels.base.errors import GatewayFault, InvalidInput, KernelDied
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Execution, Outcome, Status
 from cellgate_kernels.protocol.messages import Channel, Message, size_of
@@ -446,6 +446,14 @@ class ExecutionRun:
             self.gave_up = True
             self.message = "The gateway failed at this cell; its log says why."
         self.abandon(Status.DIED, GatewayFault.reason)
+
+    def refuse(self, error: CellgateError) -> None:
+        """End the execution, which has not been sent, with this error among its outputs."""
+        kind = type(error).__name__
+        told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
+        self.record.emit("error", told)
+        self.machine.error = told
+        self.abandon(Status.ERROR, error.reason)
 
     def abandon(self, status: Status, cause: str) -> None:
         """End the execution from outside: it was removed from the queue, or its kernel is taken away."""

@@ -11,6 +11,7 @@ from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.files.former import FormerFolders
 from cellgate.files.workspace import WorkspaceStore
+from cellgate.hook.program import HookProgram
 from cellgate.http.services import Kernels, People, Services, Sessions, Storage
 from cellgate.jobs.jobs import Jobs
 from cellgate.quotas.usage import Usage
@@ -36,7 +37,7 @@ from cellgate_kernels.kernel.launcher import KernelFolders, runtime_name
 logger = logging.getLogger(__name__)
 
 
-def open_sessions(
+async def open_sessions(
     settings: GatewaySettings,
     storage: Storage,
     people: People,
@@ -61,6 +62,10 @@ def open_sessions(
     stack.push_async_callback(watch.close)
     watch.start()
     disk = shared_disk(settings)
+    hook = None if settings.cell_hook is None else HookProgram(settings.cell_hook)
+    if hook is not None:
+        stack.push_async_callback(hook.close)
+        await hook.open()
     parts = SharedParts(
         pool,
         workspaces,
@@ -76,6 +81,7 @@ def open_sessions(
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
         former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers, lanes.bulk),
         sleep=None if settings.kernels.sleep_after == 0 else SleepWays(lanes.files, lanes.sleep),
+        hook=hook,
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)
@@ -94,6 +100,7 @@ def open_sessions(
         explorer=Explorer(manager, journal),
         files=files,
         jobs=jobs,
+        hook=hook,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
     )
 

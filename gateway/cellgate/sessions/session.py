@@ -21,6 +21,7 @@ from cellgate.errors import ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.files.workspace import folder_of, snapshots_of
+from cellgate.hook.cells import CellHook
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
 from cellgate.ports.table import SessionPorts
@@ -114,7 +115,10 @@ class Session(SessionCore):
         self._faults = SessionFaults(
             self, lambda cause: self.begin_end(cause, keep_files=True, keep_kernel=False)
         )
-        self.hooks = () if parts.installer is None else (CellPackages(self.slot),)
+        self.hooks = (
+            *(() if parts.hook is None else (CellHook(parts.hook, self, self.account.name),)),
+            *(() if parts.installer is None else (CellPackages(self.slot),)),
+        )
         self.worker = SessionWorker(
             self, self.holds, self.replacement, self.rollbacks.keep, self.rollbacks.go_back, self._faults
         )

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     ]  # empty: not told
     Cause = Literal[
         "cancelled",
+        "cell_hook_failed",
+        "cell_refused",
         "cell_timeout",
         "changed",
         "chosen",
