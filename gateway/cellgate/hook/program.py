@@ -100,6 +100,7 @@ class HookProgram:
         self.failing = False
         self._turns = Turns(1, MOST_WAITING, LINE_SECONDS, "too many cells wait for it")
         self._tasks = Supervisor()
+        self._messages = Supervisor()
         self._process: asyncio.subprocess.Process | None = None
         self._failures = 0
         self._due = 0.0
@@ -121,7 +122,9 @@ class HookProgram:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRACE):
                     await process.wait()
+                    await self._messages.finished()
         await self._end()
+        await self._messages.cancel()
 
     def ask(self, question: HookQuestion) -> asyncio.Task[None]:
         """Ask whether a cell may run; the task's result is that it may.
@@ -209,7 +212,7 @@ class HookProgram:
             start_new_session=True,
         )
         self._process = process
-        self._tasks.start(self._follow(process), "messages of the cell hook")
+        self._messages.start(self._follow(process), "messages of the cell hook")
         logger.info("The cell hook %s has started", self.path, extra={"pid": process.pid})
         return process
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from cellgate.hook import program
 from cellgate.hook.program import CellHookFailed, CellRefused, HookProgram, HookQuestion, check_program
 from cellgate_kernels.base.errors import InvalidInput
-from tests.support.server import PATIENCE
+from tests.support.server import PATIENCE, until
 
 BEGINNING = f"""#!{sys.executable}
 import json, os, subprocess, sys, time
@@ -208,12 +207,10 @@ def test_a_file_that_can_t_be_executed_is_no_program(tmp_path: Path) -> None:
 
 
 async def test_what_it_says_is_logged(hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
-    hook = hooks("print('a word', file=sys.stderr, flush=True)\nanswer(cell)\nsys.exit()")
+    hook = hooks("print('a word', file=sys.stderr, flush=True)\nanswer(cell)")
     await hook.ask(cell())
     await hook.close()
-    async with asyncio.timeout(PATIENCE):
-        while "The cell hook says: a word" not in caplog.messages:
-            await asyncio.sleep(0.01)
+    assert "The cell hook says: a word" in caplog.messages
 
 
 async def test_it_ends_with_the_gateway(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +232,7 @@ async def test_it_ends_with_the_gateway(hooks: Hooks, monkeypatch: pytest.Monkey
         await stubborn.ask(cell())
     child = int(str(refused.value))
     await stubborn.close()
-    async with asyncio.timeout(PATIENCE):
-        while os.path.exists(f"/proc/{child}") and _state(child) != "Z":
-            await asyncio.sleep(0.01)
+    await asyncio.to_thread(until, lambda: _state(child) == "Z", "a child of the hook lives")
 
 
 def _state(pid: int) -> str:
