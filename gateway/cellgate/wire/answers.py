@@ -968,7 +968,7 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
         ),
     ] = None
     cell_hook: Annotated[
-        Literal["ok", "failing"] | None,
+        Annotated[Literal["ok", "failing"], Meta(title="CellHookState")] | None,
         say(
             "Whether a program of the operator's, which sees each cell before it runs and may refuse it, "
             "answered when it was asked last; null if there is none."
