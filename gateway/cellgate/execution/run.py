@@ -447,19 +447,20 @@ class ExecutionRun:
             self.message = "The gateway failed at this cell; its log says why."
         self.abandon(Status.DIED, GatewayFault.reason)
 
-    def refuse(self, error: CellgateError) -> None:
-        """End the execution, which has not been sent, with this error among its outputs."""
-        kind = type(error).__name__
-        told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
-        self.record.emit("error", told)
-        self.machine.error = told
-        self.abandon(Status.ERROR, error.reason)
-
     def abandon(self, status: Status, cause: str) -> None:
         """End the execution from outside: it was removed from the queue, or its kernel is taken away."""
         self.machine.kernel_lost(status, cause)
         self.unwanted.set()
         self._wake()
+
+
+def refuse(run: ExecutionRun, error: CellgateError) -> None:
+    """End an execution that has not been sent, with this error among its outputs."""
+    kind = type(error).__name__
+    told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
+    run.record.emit("error", told)
+    run.machine.error = told
+    run.abandon(Status.ERROR, error.reason)
 
 
 def _reply(kernel: Kernel | None, value: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, Protocol
 
-from cellgate.execution.run import ExecutionRun
+from cellgate.execution.run import ExecutionRun, refuse
 from cellgate.hook.program import CellHookFailed, HookProgram, HookQuestion
 from cellgate.record.rows import SessionRow
 from cellgate_kernels.base.errors import CellgateError
@@ -62,7 +62,7 @@ class CellHook:
         try:
             await outcome(asked, lambda: CellHookFailed("The gateway is shutting down"))
         except CellgateError as error:
-            run.refuse(error)
+            refuse(run, error)
             self._session.report("A cell may not run", execution=run.id, cause=error.reason)
 
     async def after(self, run: ExecutionRun) -> None:

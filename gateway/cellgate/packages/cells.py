@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from cellgate.errors import PackageNotFound, PackagesNotAllowed
-from cellgate.execution.run import ExecutionRun
+from cellgate.execution.run import ExecutionRun, refuse
 from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import (
     MOST_REQUIREMENTS,
@@ -82,7 +82,7 @@ async def _install_for(run: ExecutionRun, host: PackagesHost) -> tuple[str, ...]
         added = await _install_known(run, host, filter(installer.settings.allows, wanted))
     except CellgateError as error:
         if not run.machine.finished:
-            run.refuse(error)
+            refuse(run, error)
         return ()
     return added if run.request.packages == TEMPORARY else ()
 

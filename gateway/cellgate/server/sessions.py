@@ -57,15 +57,9 @@ async def open_sessions(
         pass_bytes=usage.pass_network,
     )
     stack.push_async_callback(egress.close)
-    spilled = SpillLedger(settings.data_dir, reserve)
-    watch = SpillWatch(spilled)
-    stack.push_async_callback(watch.close)
-    watch.start()
+    spilled = _watched_ledger(settings, stack)
     disk = shared_disk(settings)
-    hook = None if settings.cell_hook is None else HookProgram(settings.cell_hook)
-    if hook is not None:
-        stack.push_async_callback(hook.close)
-        await hook.open()
+    hook = await _open_hook(settings, stack)
     parts = SharedParts(
         pool,
         workspaces,
@@ -103,6 +97,25 @@ async def open_sessions(
         hook=hook,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
     )
+
+
+def _watched_ledger(settings: GatewaySettings, stack: AsyncExitStack) -> SpillLedger:
+    """Return the ledger of what waits on the disk for clients, which gives way when the disk fills."""
+    spilled = SpillLedger(settings.data_dir, settings.storage.reserve)
+    watch = SpillWatch(spilled)
+    stack.push_async_callback(watch.close)
+    watch.start()
+    return spilled
+
+
+async def _open_hook(settings: GatewaySettings, stack: AsyncExitStack) -> HookProgram | None:
+    """Start the program that sees cells before they run, if there is one."""
+    if settings.cell_hook is None:
+        return None
+    hook = HookProgram(settings.cell_hook)
+    stack.push_async_callback(hook.close)
+    await hook.open()
+    return hook
 
 
 def _open_exports(

@@ -307,14 +307,8 @@ class ServeApp(IdentityOptions, PackageOptions):
             packages=self.package_settings(self.environment),
             cluster=self._cluster(),
             tracing=self.given.tracing,
-            cell_hook=self._cell_hook(),
+            cell_hook=_program_of(self.given.cell_hook),
         )
-
-    def _cell_hook(self) -> Path | None:
-        """Return the program that sees cells before they run, if there is one. Raises InvalidInput."""
-        from cellgate.hook.program import check_program  # noqa: PLC0415
-
-        return check_program(absolute(self.given.cell_hook)) if self.given.cell_hook else None
 
     def _choose_size(self, backend: Backend) -> None:
         """Choose how many kernels there may be, unless the operator did; warn of far too many."""
@@ -519,6 +513,13 @@ async def _until(stop: asyncio.Future[str], lost: asyncio.Future[str] | None) ->
 async def _tell_left_out(log: PacedHandler) -> float:
     log.tell_left_out()
     return LOG_SECONDS
+
+
+def _program_of(cell_hook: str) -> Path | None:
+    """Return the program that sees cells before they run, if there is one. Raises InvalidInput."""
+    from cellgate.hook.program import check_program  # noqa: PLC0415
+
+    return check_program(absolute(cell_hook)) if cell_hook else None
 
 
 def _say(text: str) -> None:
