@@ -1,6 +1,6 @@
 """An agent of Microsoft Agent Framework that acts by code, in a session of Cellgate.
 
-    CELLGATE_TOKEN=... OPENAI_API_KEY=... OPENAI_CHAT_MODEL=... python agent_framework_agent.py "How many ...?"
+    CELLGATE_TOKEN=... OPENAI_API_KEY=... OPENAI_MODEL=... python agent_framework_agent.py "How many ...?"
 
 It needs cellgate[agent-framework] and, for the model, agent-framework-openai.
 """
@@ -13,13 +13,13 @@ from typing import Any
 from agent_framework import Agent
 
 from cellgate import Gateway
-from cellgate.integrations.agent_framework import CellgateCodeActProvider
+from cellgate.integrations.agent_framework import AgentFrameworkCodeActProvider
 
 
 async def ask(question: str, client: Any, gateway: Gateway) -> str:
     """The model's answer. The session ends with the block."""
     async with gateway.session(checkpoint="auto") as session:
-        agent = Agent(client=client, context_providers=[CellgateCodeActProvider(session)])
+        agent = Agent(client=client, context_providers=[AgentFrameworkCodeActProvider(session)])
         return str((await agent.run(question)).text)
 
 

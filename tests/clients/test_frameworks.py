@@ -89,7 +89,7 @@ def test_pydantic_ai(gateway: GatewayProcess, tmp_path: Path) -> None:
 
 
 def test_agent_framework(gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Agents with the provider: calls at once in their order, undo, a picture, a refusal, state, few tools."""
+    """Agents with the provider: calls at once in their order, undo, a picture, a refusal, state."""
     assert run_client(gateway, "frameworks.py", tmp_path, "agent_framework") == {
         "example": "It is 42.",
         "told": ["code"],

@@ -1,7 +1,7 @@
 """Microsoft Agent Framework (agent-framework-core 1): a CodeAct provider, the tools of one session.
 
     async with Gateway(url, token).session(checkpoint="auto") as session:
-        agent = Agent(client=client, context_providers=[CellgateCodeActProvider(session)])
+        agent = Agent(client=client, context_providers=[AgentFrameworkCodeActProvider(session)])
 
 A context provider gives an agent tools and instructions anew with each run, and variables are to stay, so it
 does not end the session: whoever made it does. Pictures are `Content` of the type ``data``. Tools of the
@@ -32,7 +32,7 @@ INSTRUCTIONS: Final = (
 )
 
 
-class CellgateCodeActProvider(ContextProvider):  # type: ignore[misc]  # has no type without the extra
+class AgentFrameworkCodeActProvider(ContextProvider):  # type: ignore[misc]  # has no type without the extra
     """The tools that work in the session, all or those of these names, with instructions to act by code.
 
     Calls that a model makes at once run one after the other, as cells do. A refusal is a result that begins

@@ -301,7 +301,7 @@ def with_agent_framework():
     from agent_framework import Agent, BaseChatClient, ChatResponse, Content, FunctionInvocationLayer, Message
 
     from cellgate import Gateway
-    from cellgate.integrations.agent_framework import CellgateCodeActProvider
+    from cellgate.integrations.agent_framework import AgentFrameworkCodeActProvider
 
     gateway = Gateway(URL, TOKEN)
 
@@ -340,7 +340,7 @@ def with_agent_framework():
                 ("run_code", {"code": f"import time; time.sleep({wait}); x = {wait}; x"}) for wait in (0.2, 0)
             ]
             client = Scripted(at_once, [("undo_last_cell", {})], [("run_code", {"code": "x"})])
-            provider = CellgateCodeActProvider(session)
+            provider = AgentFrameworkCodeActProvider(session)
             await Agent(client=client, context_providers=[provider]).run("?")
             found["in order"] = [each.result for each in client.returned()]
             client = Scripted(
@@ -355,7 +355,7 @@ def with_agent_framework():
             found["refused"] = refused.result[:11]
             found["kept"] = kept.result
             client = Scripted()
-            few = CellgateCodeActProvider(session, ["list_files"])
+            few = AgentFrameworkCodeActProvider(session, ["list_files"])
             await Agent(client=client, context_providers=[few]).run("?")
             found["few"] = [each.name for each in client.options["tools"]]
         return found
