@@ -62,6 +62,7 @@ TABLE = (
     Client("autogen", ("autogen-agentchat", "autogen-ext"), (f"{FRAMEWORKS}::test_autogen",)),
     Client("langchain", ("langchain-core",), (f"{FRAMEWORKS}::test_langchain",)),
     Client("pydantic-ai", ("pydantic-ai-slim",), (f"{FRAMEWORKS}::test_pydantic_ai",)),
+    Client("agent-framework", ("agent-framework-core",), (f"{FRAMEWORKS}::test_agent_framework",)),
     Client("llama-index", ("llama-index-core",), (f"{FRAMEWORKS}::test_llama_index",)),
     Client(
         "autogen-jupyter",

@@ -88,6 +88,21 @@ def test_pydantic_ai(gateway: GatewayProcess, tmp_path: Path) -> None:
     }
 
 
+def test_agent_framework(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Agents with the provider: calls at once in their order, undo, a picture, a refusal, state."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "agent_framework") == {
+        "example": "It is 42.",
+        "told": ["code"],
+        "shown": "42",
+        "instructed": True,
+        "in order": ["0.2", "0", "went back to the checkpoint 'auto-1'; cells undone: 1", "0.2"],
+        "picture": "image/png",
+        "refused": "bad_request",
+        "kept": "0.2",
+        "few": ["list_files"],
+    }
+
+
 def test_llama_index(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Tools with and without await, undo, a picture, and a refusal."""
     assert run_client(gateway, "frameworks.py", tmp_path, "llama_index") == {

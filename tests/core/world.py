@@ -27,6 +27,7 @@ from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
+from cellgate.hook.program import HookProgram
 from cellgate.http.metrics import Metrics
 from cellgate.quotas.quotas import Policy
 from cellgate.quotas.usage import Usage
@@ -159,6 +160,7 @@ class World:
         admits: Callable[[str], bool] = everybody,
         secrets: SecretSource | None = None,
         sleep: SleepWays | None = None,
+        hook: HookProgram | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         self.decisions.start()
@@ -193,6 +195,7 @@ class World:
                 admits=admits,
                 secrets=secrets,
                 sleep=sleep,
+                hook=hook,
             ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )

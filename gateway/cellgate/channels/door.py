@@ -268,7 +268,10 @@ class Door:
         outcome = run.machine.outcome()
         doomed = self._doomed.pop(run.msg_id, [])
         if outcome.status is not Status.OK and outcome.status is not Status.CANCELLED:
-            waiting = {other.id for other in self._host.waiting_messages()}
+            waiting = [other.id for other in self._host.waiting_messages()]
+            if outcome.status is Status.ERROR and not run.was_sent:
+                # The error that aborts them is the gateway's own.
+                doomed = waiting
             for execution in doomed:
                 if run.request.stop_on_error and execution in waiting:
                     self._host.stop(execution, "aborted")

@@ -31,6 +31,7 @@ class _Content(msgspec.Struct):
     store_history: bool = True
     allow_stdin: bool = False
     stop_on_error: bool = True
+    user_expressions: Any = None
 
 
 class _Metadata(msgspec.Struct):
@@ -102,6 +103,7 @@ def execute_request(message: Message) -> ExecuteRequest:
         store_history=content.store_history and not content.silent,
         stop_on_error=content.stop_on_error,
         cell_id=_cell_id(message),
+        expressions=_expressions(content.user_expressions),
         message=_without_abort(message) if content.stop_on_error else message,
     )
 
@@ -118,6 +120,13 @@ def _cell_id(message: Message) -> str | None:
         return None
     cell_id = _metadata.decode(message.metadata_frame).cell_id
     return cell_id[:256] if isinstance(cell_id, str) else None
+
+
+def _expressions(given: object) -> tuple[tuple[str, str], ...]:
+    """Return the expressions that a kernel would evaluate; others are no text."""
+    if not given or not isinstance(given, dict):
+        return ()
+    return tuple((name, each) for name, each in given.items() if isinstance(each, str))
 
 
 def _without_abort(message: Message) -> Message:

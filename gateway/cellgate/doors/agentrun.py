@@ -2,7 +2,8 @@
 
 Each request has a fresh kernel and nothing of the ones before. What it imports is installed where the
 operator allows packages. A code that runs too long is answered by a text, as there, and before clients
-that wait for half a minute give up.
+that wait for half a minute give up. Why a cell hook refuses a script is the whole answer, as of AgentRun's
+own check of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from cellgate.doors.base import Asked, DoorHandler, DoorHealthHandler, Script, printed
+from cellgate.hook.program import CellRefused
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result
@@ -54,7 +56,11 @@ class AgentRunHealthHandler(DoorHealthHandler):
 
 def _answer(result: Result) -> list[bytes]:
     """Encode a script's result in parts."""
-    return encode_in_steps({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
+    if result.status == "timeout":
+        return encode_in_steps({"output": TIMED_OUT})
+    if result.cause == CellRefused.reason and result.error is not None:
+        return encode_in_steps({"output": result.error.evalue})
+    return encode_in_steps({"output": printed(result)})
 
 
 ROUTES = (("/agentrun/v1/run/?", AgentRunHandler), ("/agentrun/v1/health/?", AgentRunHealthHandler))

@@ -8,7 +8,7 @@ the note in the kernel's spool (``sessions.unrecorded``).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -38,7 +38,9 @@ class ExecuteRequest:
     `tables`: the maximum number of rows of tables as data, None for no data. `message`: a client's own
     execute_request, sent unchanged; `cell_id`: the notebook cell that it names. `packages`: ``auto`` installs
     missing packages that the cell imports, ``temporary`` does so for this cell only. `installs`: whether the
-    sender may install packages at all, also by a line that runs pip.
+    sender may install packages at all, also by a line that runs pip. `expressions`: the `user_expressions` of
+    `message`. `own`: the code is the gateway's, which no hook of the operator's sees. An idempotency key's
+    hash is of what `repr` has.
     """
 
     code: str
@@ -54,6 +56,8 @@ class ExecuteRequest:
     tables: int | None = None
     packages: str | None = None
     installs: bool = True
+    expressions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    own: bool = field(default=False, repr=False)
 
 
 class CellNote(msgspec.Struct, frozen=True, omit_defaults=True):

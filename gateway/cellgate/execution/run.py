@@ -33,7 +33,7 @@ from cellgate.execution.resumed import ResumedCell
 from cellgate.record.events import EventLog, now
 from cellgate.wire.endings import INTERRUPTED
 from cellgate.wire.events import Loss
-from cellgate_kernels.base.errors import GatewayFault, InvalidInput, KernelDied
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Execution, Outcome, Status
 from cellgate_kernels.protocol.messages import Channel, Message, size_of
@@ -452,6 +452,15 @@ class ExecutionRun:
         self.machine.kernel_lost(status, cause)
         self.unwanted.set()
         self._wake()
+
+
+def refuse(run: ExecutionRun, error: CellgateError) -> None:
+    """End an execution that has not been sent, with this error among its outputs."""
+    kind = type(error).__name__
+    told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
+    run.record.emit("error", told)
+    run.machine.error = told
+    run.abandon(Status.ERROR, error.reason)
 
 
 def _reply(kernel: Kernel | None, value: str) -> None:

@@ -108,7 +108,7 @@ class InfoHandler(BaseHandler):
         installer, ports, user = kernels.installer, front.ports, self.principal.name
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         allowed = [] if installer is None else sorted(installer.settings.allowed)
-        shared = kernels.containers()
+        shared, hook = kernels.containers(), self.services.sessions.hook
         pool = {**asdict(kernels.pool.statistics()), "max_kernels": kernels.pool.settings.max_kernels}
         self.answer(
             GatewayInfo(
@@ -138,6 +138,7 @@ class InfoHandler(BaseHandler):
                 doors=list(front.doors),
                 ports=ports is not None,
                 ports_url=None if ports is None else ports.origin.described(reached_at),
+                cell_hook=None if hook is None else "failing" if hook.failing else "ok",
                 pool=pool,
                 fork_server=dict(kernels.ways()),
                 containers=shared and ContainersModel(per=shared[0], limits=shared[1]),

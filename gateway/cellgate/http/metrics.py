@@ -86,7 +86,7 @@ PASSING = frozenset({Problem.SHUTTING_DOWN, Problem.DRAINING, Problem.NO_KERNEL_
 
 EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {
     Status.OK: (NO_CAUSE,),
-    Status.ERROR: (NO_CAUSE, "disk_full", "pids_limit", OTHER),
+    Status.ERROR: (NO_CAUSE, "disk_full", "pids_limit", "cell_refused", "cell_hook_failed", OTHER),
     Status.TIMEOUT: ("cell_timeout", "no_kernel", "running_quota", OTHER),
     Status.INTERRUPTED: (
         *("interrupt_requested", "client_disconnected", "kernel_restarted"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cellgate.cluster.uses import NodeUses
     from cellgate.console.assets import Assets
     from cellgate.console.sign_ins import SignIns
+    from cellgate.hook.program import HookProgram
     from cellgate.http.access import AccessPolicy
     from cellgate.http.attempts import LoginAttempts
     from cellgate.http.hop.hop import Hop
@@ -112,7 +113,7 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions, and the operations on them and their records."""
+    """The sessions, and the operations on them and their records. `hook`: sees cells before they run."""
 
     manager: SessionRegistry
     terms: SessionTerms
@@ -123,6 +124,7 @@ class Sessions:
     replayer: Replayer
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     sandboxes: Sandboxes = field(default_factory=Sandboxes)
+    hook: HookProgram | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import ClassVar
 
 from cellgate.errors import PackageNotFound, PackagesNotAllowed
-from cellgate.execution.run import ExecutionRun
+from cellgate.execution.run import ExecutionRun, refuse
 from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import (
     MOST_REQUIREMENTS,
@@ -25,7 +26,6 @@ from cellgate.packages.settings import OUT_OF_SCOPE
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.kernel.environment import missing_modules
-from cellgate_kernels.protocol.execution import Status
 
 AUTO = "auto"
 TEMPORARY = "temporary"
@@ -33,8 +33,10 @@ TEMPORARY = "temporary"
 
 class CellPackages:
     """A hook for a session's cells, one at a time: installs the packages that each requests, and afterwards
-    removes the temporary ones. A refusal or a failure ends the cell.
+    removes the temporary ones. A refusal or a failure ends the cell. Cells in subshells get no packages.
     """
+
+    beside: ClassVar[bool] = False
 
     def __init__(self, host: PackagesHost) -> None:
         self._host = host
@@ -80,7 +82,7 @@ async def _install_for(run: ExecutionRun, host: PackagesHost) -> tuple[str, ...]
         added = await _install_known(run, host, filter(installer.settings.allows, wanted))
     except CellgateError as error:
         if not run.machine.finished:
-            _fail(run, error)
+            refuse(run, error)
         return ()
     return added if run.request.packages == TEMPORARY else ()
 
@@ -121,11 +123,3 @@ async def _apply(run: ExecutionRun, host: PackagesHost, change: Change) -> Packa
         await tasks.cancel()
         await asyncio.wait({task})
     return PackagesChange() if task.cancelled() else await result_of(task)
-
-
-def _fail(run: ExecutionRun, error: CellgateError) -> None:
-    kind = type(error).__name__
-    told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
-    run.record.emit("error", told)
-    run.machine.error = told
-    run.abandon(Status.ERROR, error.reason)

@@ -140,7 +140,7 @@ class Replayer:
     async def _run(self, session: Session, store: _Rows, cell: RecordedCell, *, installs: bool) -> NewRun:
         """Run a cell as it was run, with nobody to answer its input()."""
         if cell.seeds:
-            await session.submit(ExecuteRequest(seeding(cell.seeds), silent=True)).end.wait()
+            await session.submit(ExecuteRequest(seeding(cell.seeds), silent=True, own=True)).end.wait()
             store.forget()
         at = now()
         request = ExecuteRequest(

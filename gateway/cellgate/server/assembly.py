@@ -150,7 +150,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     tracer = _tracer(settings, stack)
     observer = Observer(metrics, tracer)
     kernels = open_kernels(settings, ground, observer, stack)
-    sessions = open_sessions(settings, storage, people, kernels, ground.folders, observer, stack)
+    sessions = await open_sessions(settings, storage, people, kernels, ground.folders, observer, stack)
     hop = open_hop(storage, users, sessions.manager.keys, stack)
     shown = open_front(
         settings, ports_sockets, people, sessions, metrics, tracer or Tracer(), lanes.texts, hop

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from docker.api.client import APIClient
 
+from cellgate.hook.program import CellRefused, HookProgram, HookQuestion, check_program
 from cellgate.record.store.opening import record_address
 from cellgate.server import machine
 from cellgate_kernels.backends.docker import check_engine
@@ -87,7 +88,7 @@ class DoctorPlace:
     """The place where the gateway would run: its data folder, address, and container engine.
 
     `serving`: one runs there already, as far as the data folder says. `record`: the URL of its database, if
-    the record is not in the data folder.
+    the record is not in the data folder. `cell_hook`: the program that is to see cells, if there is one.
     """
 
     data: Path
@@ -97,6 +98,7 @@ class DoctorPlace:
     container: ContainerSettings
     serving: bool = False
     record: str = ""
+    cell_hook: Path | None = None
 
 
 async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
@@ -117,6 +119,8 @@ async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
         yield finding
     if place.record:
         yield try_database(place.record)
+    if place.cell_hook is not None:
+        yield await try_cell_hook(place.cell_hook)
     yield try_port(place.ip, place.port, serving=place.serving)
     yield find_clock()
 
@@ -325,6 +329,23 @@ def try_database(url: str) -> Diagnosis:
         return _fine("record", describe_database(address))
     except CellgateError as error:
         return _problem("record", error.message, "Mend it, or choose another: --record URL")
+
+
+async def try_cell_hook(path: Path) -> Diagnosis:
+    """Return whether the cell hook answers a question about an empty cell; what it answers does not count."""
+    try:
+        hook = HookProgram(check_program(path))
+    except CellgateError as error:
+        return _problem("cell hook", error.message, "Choose another: --cell-hook PROGRAM")
+    try:
+        await hook.ask(HookQuestion(id="doctor", door="doctor", language="python"))
+    except CellRefused:
+        pass
+    except CellgateError as error:
+        return _problem("cell hook", error.message, "Try it by hand: docs/how-to/refuse-cells.md")
+    finally:
+        await hook.close()
+    return _fine("cell hook", f"{path} answers")
 
 
 def _hindrance(data: Path, existing: Path) -> str:

@@ -11,6 +11,7 @@ from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.files.former import FormerFolders
 from cellgate.files.workspace import WorkspaceStore
+from cellgate.hook.program import HookProgram
 from cellgate.http.services import Kernels, People, Services, Sessions, Storage
 from cellgate.jobs.jobs import Jobs
 from cellgate.quotas.usage import Usage
@@ -36,7 +37,7 @@ from cellgate_kernels.kernel.launcher import KernelFolders, runtime_name
 logger = logging.getLogger(__name__)
 
 
-def open_sessions(
+async def open_sessions(
     settings: GatewaySettings,
     storage: Storage,
     people: People,
@@ -56,11 +57,9 @@ def open_sessions(
         pass_bytes=usage.pass_network,
     )
     stack.push_async_callback(egress.close)
-    spilled = SpillLedger(settings.data_dir, reserve)
-    watch = SpillWatch(spilled)
-    stack.push_async_callback(watch.close)
-    watch.start()
+    spilled = _watched_ledger(settings, stack)
     disk = shared_disk(settings)
+    hook = await _open_hook(settings, stack)
     parts = SharedParts(
         pool,
         workspaces,
@@ -76,6 +75,7 @@ def open_sessions(
         ownership=Alone() if storage.cluster is None else storage.cluster.owners,
         former=None if disk is None else FormerFolders(disk, workspaces, folders.leftovers, lanes.bulk),
         sleep=None if settings.kernels.sleep_after == 0 else SleepWays(lanes.files, lanes.sleep),
+        hook=hook,
     )
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _emptied(folders.workspaces.parent)
@@ -94,8 +94,28 @@ def open_sessions(
         explorer=Explorer(manager, journal),
         files=files,
         jobs=jobs,
+        hook=hook,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
     )
+
+
+def _watched_ledger(settings: GatewaySettings, stack: AsyncExitStack) -> SpillLedger:
+    """Return the ledger of what waits on the disk for clients, which gives way when the disk fills."""
+    spilled = SpillLedger(settings.data_dir, settings.storage.reserve)
+    watch = SpillWatch(spilled)
+    stack.push_async_callback(watch.close)
+    watch.start()
+    return spilled
+
+
+async def _open_hook(settings: GatewaySettings, stack: AsyncExitStack) -> HookProgram | None:
+    """Start the program that sees cells before they run, if there is one."""
+    if settings.cell_hook is None:
+        return None
+    hook = HookProgram(settings.cell_hook)
+    stack.push_async_callback(hook.close)
+    await hook.open()
+    return hook
 
 
 def _open_exports(

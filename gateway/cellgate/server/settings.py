@@ -161,7 +161,10 @@ class PeopleSettings:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All settings of a gateway. `cluster`: of those that share its record; None: it is the only one."""
+    """All settings of a gateway. `cluster`: of those that share its record; None: it is the only one.
+
+    `cell_hook`: the program that sees all cells before they run.
+    """
 
     data_dir: Path
     version: str
@@ -173,3 +176,4 @@ class GatewaySettings:
     packages: PackageSettings = field(default_factory=PackageSettings)
     cluster: ClusterSettings | None = None
     tracing: bool = False
+    cell_hook: Path | None = None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cellgate.execution.run import ExecutionSettings
     from cellgate.files.former import FormerFolders
     from cellgate.files.workspace import WorkspaceStore
+    from cellgate.hook.program import HookProgram
     from cellgate.packages.installer import Installer
     from cellgate.record.spill_ledger import SpillLedger
     from cellgate.sessions.secrets import SecretSource
@@ -88,7 +89,8 @@ class SharedParts:
     `secrets`, `egress`: without them, no session gets secrets or a network. `processes`: the number of each
     principal's programs; `ports`: of connections to programs. `neighbours`: the sessions of kernels.
     `ownership`: the gateways of sessions; `former`: their folders, if they share a disk. `sleep`: how idle
-    sessions fall asleep instead of ending; without it they end.
+    sessions fall asleep instead of ending; without it they end. `hook`: the operator's program that sees all
+    cells before they run.
     """
 
     pool: KernelPool
@@ -108,3 +110,4 @@ class SharedParts:
     ownership: Ownership = field(default_factory=Alone)
     former: FormerFolders | None = None
     sleep: SleepWays | None = None
+    hook: HookProgram | None = None

@@ -21,6 +21,7 @@ from cellgate.errors import ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.files.workspace import folder_of, snapshots_of
+from cellgate.hook.cells import CellHook
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
 from cellgate.ports.table import SessionPorts
@@ -114,7 +115,7 @@ class Session(SessionCore):
         self._faults = SessionFaults(
             self, lambda cause: self.begin_end(cause, keep_files=True, keep_kernel=False)
         )
-        self.hooks = () if parts.installer is None else (CellPackages(self.slot),)
+        self.hooks = _hooks(self, parts)
         self.worker = SessionWorker(
             self, self.holds, self.replacement, self.rollbacks.keep, self.rollbacks.go_back, self._faults
         )
@@ -437,6 +438,16 @@ def _proxy(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionPr
         return None
     host = SessionConnections(session.record, session.runs, spec.secrets, session.account)
     return SessionProxy(parts.egress, session.account.name, host)
+
+
+def _hooks(session: Session, parts: SharedParts) -> tuple[CellHook | CellPackages, ...]:
+    """Return what acts before the session's cells: the operator's hook before all others."""
+    hooks: list[CellHook | CellPackages] = []
+    if parts.hook is not None:
+        hooks.append(CellHook(parts.hook, session, session.account.name))
+    if parts.installer is not None:
+        hooks.append(CellPackages(session.slot))
+    return tuple(hooks)
 
 
 def _capped(account: Account, timeout: float | None) -> float | None:

@@ -31,6 +31,7 @@ from cellgate_kernels.base.errors import GatewayFault, InvalidInput
 if TYPE_CHECKING:
     from cellgate.channels.door import Door
     from cellgate.execution.run import ExecutionRun
+    from cellgate.hook.cells import CellHook
     from cellgate.packages.cells import CellPackages
     from cellgate.ports.table import SessionPorts
     from cellgate.processes.table import SessionProcesses
@@ -373,7 +374,8 @@ class SessionCore:
     ports: SessionPorts
     machine: SessionMachine
     """Makes all decisions."""
-    hooks: tuple[CellPackages, ...]
+    hooks: tuple[CellHook | CellPackages, ...]
+    """What acts before cells and after them, in this order."""
 
     @property
     def ending(self) -> bool:

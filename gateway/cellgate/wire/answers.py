@@ -967,6 +967,13 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
             "reached the gateway; with `*` for a name for each port; null if they are not."
         ),
     ] = None
+    cell_hook: Annotated[
+        Annotated[Literal["ok", "failing"], Meta(title="CellHookState")] | None,
+        say(
+            "Whether a program of the operator's, which sees each cell before it runs and may refuse it, "
+            "answered when it was asked last; null if there is none."
+        ),
+    ] = None
     pool: dict[str, Any] = {}
     fork_server: Annotated[
         dict[str, str],

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
         "", "queued", "running", "ok", "error", "timeout", "interrupted", "died", "cancelled"
     ]  # empty: not told
     Cause = Literal[
+        "bad_request",
         "cancelled",
+        "cell_hook_failed",
+        "cell_refused",
         "cell_timeout",
         "changed",
         "chosen",
@@ -37,8 +40,14 @@ if TYPE_CHECKING:
         "node_lost",
         "one_shot",
         "out_of_memory",
+        "package_conflict",
+        "package_index_unavailable",
+        "package_install_failed",
+        "package_not_found",
+        "packages_not_allowed",
         "pids_limit",
         "pool_exhausted",
+        "quota_exceeded",
         "record_set_back",
         "rolled_back",
         "room_needed",

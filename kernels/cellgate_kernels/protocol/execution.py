@@ -187,7 +187,7 @@ class Execution:
         assert self.finished, "no outcome before the end"
         assert self._end is not None
         status, cause = self._end
-        if status is Status.ERROR and self.error is not None:
+        if status is Status.ERROR and cause is None and self.error is not None:
             cause = _limit_reached(self.error)
         return Outcome(status, cause, self.execution_count, None if status is Status.OK else self.error)
 

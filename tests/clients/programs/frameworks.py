@@ -297,6 +297,72 @@ def with_pydantic_ai():
     return asyncio.run(use())
 
 
+def with_agent_framework():
+    from agent_framework import Agent, BaseChatClient, ChatResponse, Content, FunctionInvocationLayer, Message
+
+    from cellgate import Gateway
+    from cellgate.integrations.agent_framework import AgentFrameworkCodeActProvider
+
+    gateway = Gateway(URL, TOKEN)
+
+    class Scripted(FunctionInvocationLayer, BaseChatClient):
+        """A model that makes these calls, those of a turn at once, and then answers; and what it was told."""
+
+        def __init__(self, *turns):
+            super().__init__()
+            self.left, self.told, self.options = list(turns), [], {}
+
+        def _inner_get_response(self, *, messages, stream, options, **_):
+            async def reply():
+                self.told, self.options = messages, options
+                if not self.left:
+                    return ChatResponse(messages=[Message("assistant", ["It is 42."])])
+                calls = [
+                    Content.from_function_call(f"{len(self.left)}-{number}", name, arguments=arguments)
+                    for number, (name, arguments) in enumerate(self.left.pop(0))
+                ]
+                return ChatResponse(messages=[Message("assistant", calls)])
+
+            return reply()
+
+        def returned(self):
+            contents = [content for message in self.told for content in message.contents]
+            return [content for content in contents if content.type == "function_result"]
+
+    async def use():
+        client = Scripted([("run_code", {"code": "6 * 7"})])
+        found = {"example": await example("agent_framework_agent.py")("?", client, gateway)}
+        [tool] = [each for each in client.options["tools"] if each.name == "run_code"]
+        found |= {"told": tool.parameters()["required"], "shown": client.returned()[0].result}
+        found["instructed"] = "Act by running code" in str(client.options.get("instructions"))
+        async with gateway.session(checkpoint="auto") as session:
+            at_once = [
+                ("run_code", {"code": f"import time; time.sleep({wait}); x = {wait}; x"}) for wait in (0.2, 0)
+            ]
+            client = Scripted(at_once, [("undo_last_cell", {})], [("run_code", {"code": "x"})])
+            provider = AgentFrameworkCodeActProvider(session)
+            await Agent(client=client, context_providers=[provider]).run("?")
+            found["in order"] = [each.result for each in client.returned()]
+            client = Scripted(
+                [("run_code", {"code": PLOT})],
+                [("run_code", {"code": "x", "branch": "another"})],
+                [("run_code", {"code": "x"})],
+            )
+            await Agent(client=client, context_providers=[provider]).run("?")
+            picture, refused, kept = client.returned()
+            [content] = [item for item in picture.items if item.type == "data"]
+            found["picture"] = content.media_type
+            found["refused"] = refused.result[:11]
+            found["kept"] = kept.result
+            client = Scripted()
+            few = AgentFrameworkCodeActProvider(session, ["list_files"])
+            await Agent(client=client, context_providers=[few]).run("?")
+            found["few"] = [each.name for each in client.options["tools"]]
+        return found
+
+    return asyncio.run(use())
+
+
 def with_llama_index():
     from llama_index.core.base.llms.types import ImageBlock, ToolCallBlock
     from llama_index.core.llms import ChatMessage
@@ -337,6 +403,7 @@ WITH = {
     "autogen": with_autogen,
     "langchain": with_langchain,
     "pydantic_ai": with_pydantic_ai,
+    "agent_framework": with_agent_framework,
     "llama_index": with_llama_index,
 }
 print(json.dumps(WITH[WHICH]()))

@@ -227,7 +227,8 @@ def test_only_allowed_names_may_be_asked_for_and_what_they_need_comes_along(
     assert gateway.get("/v1/sessions/s").status == 404
     assert versions(install(gateway, "s", "banana")) == {"apple": "1.0", "banana": "1.0"}
     result = gateway.execute("s", "%pip install cherry\nprint('ran')")
-    assert (result["status"], result["error"]["ename"]) == ("error", "PackagesNotAllowed")
+    found = result["status"], result["error"]["ename"], result["cause"]
+    assert found == ("error", "PackagesNotAllowed", "packages_not_allowed")
     assert result["stdout"] == ""
     code = "import banana\ntry:\n    import cherry\nexcept ImportError:\n    print('without')"
     result = gateway.execute("s", code, packages="auto")

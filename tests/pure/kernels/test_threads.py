@@ -16,6 +16,7 @@ CLIENTS = {"client", "cli", "integrations"}
 WAY_OF_A_CELL = {
     "files/watch.py",
     "files/workspace.py",
+    "hook/program.py",
     "packages/cells.py",
     "packages/child.py",
     "packages/installer.py",

@@ -17,7 +17,8 @@ from rich.console import Console
 from traitlets import Bool
 from traitlets.config import Config
 
-from cellgate.cli.base import BaseApp, UsageError, switches
+from cellgate.cli.base import BaseApp, UsageError, absolute, switches
+from cellgate.cli.serve.given_settings import GivenSettings
 from cellgate.cli.serve.options import aliases_of, is_given, trait_of
 from cellgate.cli.terminal.escaping import printed
 from cellgate.server.settings import FrontSettings, KernelSettings, StorageSettings
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from cellgate.server.doctor import Diagnosis, DoctorPlace
 
-OF_SERVE = ("ip", "port", "image", "runtime", "docker_url", "record")
+OF_SERVE = ("ip", "port", "image", "runtime", "docker_url", "record", "cell_hook")
 """Settings of ``serve`` that count here."""
 
 
@@ -39,9 +40,9 @@ class DoctorApp(BaseApp):
     usage = "[options]"
     description = """
         Tries what a gateway needs of this machine: the kernel environment, bubblewrap, the container engine
-        and its image, gVisor, memory, swap, disk, the database of the record, port and clock. Says of each
-        what was found, and what to do if it is not enough. It changes nothing, and needs no running gateway;
-        if one serves with this data folder, it says how that one is.
+        and its image, gVisor, memory, swap, disk, the database of the record, the cell hook, port and clock.
+        Says of each what was found, and what to do if it is not enough. It changes nothing, and needs no
+        running gateway; if one serves with this data folder, it says how that one is.
         What the configuration file says of cellgate serve counts here, too.
 
         Exits with 0 if cellgate serve would run here with isolated kernels, and with 1 if not.
@@ -58,6 +59,7 @@ class DoctorApp(BaseApp):
     runtime = trait_of(ContainerSettings, "runtime")
     docker_url = trait_of(KernelSettings, "docker_url")
     record = trait_of(StorageSettings, "record")
+    cell_hook = trait_of(GivenSettings, "cell_hook")
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 
     aliases = {  # noqa: RUF012
@@ -77,7 +79,10 @@ class DoctorApp(BaseApp):
         if serving is not None and not (is_given(self, "ip") or is_given(self, "port")):
             where = serving
         container = ContainerSettings(self.image, self.runtime)
-        place = DoctorPlace(self.data_path, *where, self.docker_url, container, where == serving, self.record)
+        place = DoctorPlace(
+            *(self.data_path, *where, self.docker_url, container, where == serving, self.record),
+            absolute(self.cell_hook) if self.cell_hook else None,
+        )
         findings = asyncio.run(self._examine(place))
         if self.json:
             sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(findings)).decode()}\n")

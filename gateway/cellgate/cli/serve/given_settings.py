@@ -81,6 +81,12 @@ class GivenSettings:
         "The file of quotas, in TOML: what each role and each principal may use; default: no quotas.",
         metavar="FILE",
     )
+    cell_hook: str = option(
+        "",
+        "A program that is asked about each cell before it runs, and may refuse it; default: none.",
+        metavar="PROGRAM",
+        not_empty=True,
+    )
     retention_days: float = option(
         0.0,
         "Days after its last use that an ended session's record is kept; 0: for ever.",

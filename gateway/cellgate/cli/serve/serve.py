@@ -107,7 +107,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             *("allowed_hosts", "allowed_origins", "tls_cert", "tls_key", "trusted_proxies", "base_url"),
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
-            *("max_lifetime", "quotas", "preload", "container_per", "record", "journal_sync"),
+            *("max_lifetime", "quotas", "cell_hook", "preload", "container_per", "record", "journal_sync"),
             *("cluster", "advertise", "lease", "beat", "workspaces_shared"),
             allowed_hosts="allow-host",
             allowed_origins="allow-origin",
@@ -311,6 +311,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             packages=self.package_settings(self.environment),
             cluster=self._cluster(),
             tracing=self.given.tracing,
+            cell_hook=_program_of(self.given.cell_hook),
         )
 
     def _choose_size(self, backend: Backend) -> None:
@@ -516,6 +517,13 @@ async def _until(stop: asyncio.Future[str], lost: asyncio.Future[str] | None) ->
 async def _tell_left_out(log: PacedHandler) -> float:
     log.tell_left_out()
     return LOG_SECONDS
+
+
+def _program_of(cell_hook: str) -> Path | None:
+    """Return the program that sees cells before they run, if there is one. Raises InvalidInput."""
+    from cellgate.hook.program import check_program  # noqa: PLC0415
+
+    return check_program(absolute(cell_hook)) if cell_hook else None
 
 
 def _say(text: str) -> None:

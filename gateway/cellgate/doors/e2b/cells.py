@@ -116,7 +116,7 @@ def _set_up(context: CodeContext, sandbox: Sandbox) -> None:
     code = "\n".join(step for step in steps if step is not None)
     if not code:
         return
-    run = session.submit(ExecuteRequest(code, silent=True))
+    run = session.submit(ExecuteRequest(code, silent=True, own=True))
 
     def note(_: object) -> None:
         if run.machine.finished and run.machine.outcome().status is Status.OK:
