@@ -154,7 +154,10 @@ class Session(SessionCore):
             return model
         idle_since = self.idle_since
         sleeps_at = UNSET if self.state is SessionState.ASLEEP else self.record.sleeps_at(idle_since)
-        return structs.replace(model, ends=self.record.end(idle_since), sleeps_at=sleeps_at)
+        can_sleep = self.record.can_sleep or UNSET
+        return structs.replace(
+            model, ends=self.record.end(idle_since), sleeps_at=sleeps_at, can_sleep=can_sleep
+        )
 
     async def recorded(self) -> None:
         """Return once all ends that the kernel reported are recorded, or could not be written in time."""

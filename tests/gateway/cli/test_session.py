@@ -231,6 +231,10 @@ def test_a_session_is_changed(shell: Shell, gateway: GatewayProcess, session: st
     assert "Für Mai" in next(line for line in shell.lines("session", "ls") if line.startswith(session))
     shell.lines("session", "change", session, "--title", "")
     assert gateway.model(session)["title"] is None
+    shell.lines("session", "change", session, "--on-idle", "end")
+    assert gateway.model(session)["limits"]["on_idle"] == "end"
+    odd = shell.call("session", "change", session, "--on-idle", "nap")
+    assert (odd.returncode, "sleep" in odd.stderr) == (2, True)
     gateway.delete(f"/v1/sessions/{session}")
     over = shell.call("session", "change", session, "--title", "late")
     assert (over.returncode, "has ended" in over.stderr) == (2, True)
