@@ -66,7 +66,9 @@ class Session(SessionCore):
         """The resources that the session's principal uses, this session included."""
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
-        self.door = Door(self, settings.channels, partial(parts.spilled.open, self.account.name))
+        self.door = Door(
+            self, spec.row.key, settings.channels, partial(parts.spilled.open, self.account.name)
+        )
         self.tasks = Supervisor(self.ids)
         self.observer = parts.observer
         self.settings = settings

@@ -81,7 +81,7 @@ def test_info_says_what_is_known_and_which_cells_run_and_wait(
     running, waiting = queue(gateway, session, SLEEP, "2")
     facts = dict(line.split(None, 1) for line in shell.lines("session", "info", session))
     assert (facts["session"], facts["state"], facts["kernel"]) == (session, "busy", "python3")
-    assert facts["cells"] == "0, 1 waiting"
+    assert facts["cells"] == "2, 1 waiting"
     assert facts["ends"].endswith(" (lifetime)")
     assert facts["limits"].startswith("memory 1 GiB, cpus 1, pids 256, disk 1 GiB, cell_timeout 60 s, ")
     assert facts["running"].startswith(running)
