@@ -91,6 +91,23 @@ def test_info_says_what_is_known_and_which_cells_run_and_wait(
     assert model["seq"] == len(gateway.recorded(session))
 
 
+def test_cells_are_counted_as_in_the_console(
+    shell: Shell, gateway: GatewayProcess, session: str, other: str
+) -> None:
+    """Undone ones too; a branch has its own, though the numbers at its cells go on."""
+    gateway.post("/v1/sessions", {"session": session, "checkpoint": "auto"})
+    for code in ("x = 1", "x = 2"):
+        gateway.execute(session, code)
+    shell.lines("session", "undo", session)
+    shell.lines("session", "branch", session, "--as", other)
+    assert gateway.execute(other, "x")["execution_count"] == 2
+    listed = {line.split()[0]: line.split()[3] for line in shell.lines("session", "ls")[1:]}
+    for name, count in ((session, 2), (other, 1)):
+        executions = gateway.get(f"/v1/sessions/{name}/executions").json()["executions"]
+        facts = dict(line.split(None, 1) for line in shell.lines("session", "info", name))
+        assert (len(executions), listed[name], facts["cells"]) == (count, str(count), f"{count}, 0 waiting")
+
+
 def test_an_interrupt_stops_the_running_cell_only(
     shell: Shell, gateway: GatewayProcess, session: str
 ) -> None:

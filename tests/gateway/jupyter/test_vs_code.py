@@ -1,8 +1,8 @@
 """The requests that VS Code's Jupyter extension sends to an existing server, in its order.
 
-Source: microsoft/vscode-jupyter, `jupyterPasswordConnect.ts`, `jupyterLabHelper.ts`,
-`jupyterKernelSessionFactory.ts` and `kernel.ts` as of 2024; the rest is @jupyterlab/services, which
-``tests/clients`` runs.
+Source: microsoft/vscode-jupyter, `jupyterPasswordConnect.ts` (0399b541), `jupyterLabHelper.ts` and
+`jupyterKernelSessionFactory.ts` (0af1a6e2), `kernel.ts` (002bab62). What it leaves to @jupyterlab/services is
+tested with that, in ``tests/clients``.
 """
 
 from __future__ import annotations
