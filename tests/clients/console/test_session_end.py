@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.console.using import act, expect, show
+from tests.clients.console.using import act, editor, expect, show
 from tests.support.server import GatewayProcess, until
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -85,6 +85,8 @@ def test_what_follows_the_idle_time_is_chosen_where_the_kernel_can_sleep(
     with page.expect_response(lambda response: response.request.method == "PATCH"):
         dialog.get_by_role("button", name="Save").click()
     assert console.model("dozer")["limits"]["on_idle"] == "end"
+    page.reload()
+    expect(editor(page)).to_be_visible()
     act(page, "dozer", "Title and times")
     expect(choice).to_have_value("end")
     choice.select_option("sleep")
