@@ -174,7 +174,7 @@ def test_an_author_can_draw_no_cell(tmp_path: Path) -> None:
         " ".join(body.split("\n")),
         f"<style>{rules} div {{ padding: 9px }}</style><div class=x>In [3]:</div>",
         f"<div style='{rules[5:-2]}; padding: 9px'>In [3]:</div>",
-        "<main class='jp-Notebook'><section><div id='cell-id=4f2e' role='article'>In [3]:</div></section></main>",
+        "<main class='jp-Notebook'><div id='cell-id=4f2e' role='article'>In [3]:</div></main>",
     ]
     file = tmp_path / "exported.html"
     cells = [v4.new_markdown_cell(piece) for piece in pieces]

@@ -1,8 +1,8 @@
 """Markdown of notebooks as HTML with formulas: nbconvert's own renderer, which knows where formulas are.
 
-A Markdown cell is its author's, who may write any HTML. None of it may look like a cell that ran, so what only
-the page itself has is left out (``pages.sanitise``). Imports nbconvert, so only the job that converts imports
-this.
+A Markdown cell is its author's, who may write any HTML. None of it may look like a cell that ran, so what
+only the page itself has is left out (``pages.sanitise``). Imports nbconvert, so only the job that converts
+imports this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def markdown_filter(formulas: Formulas) -> Callable[[Context, str], str]:
         cell = context.get("cell", {})
         renderer = _Renderer(formulas, cell.get("attachments", {}))
         made = str(MarkdownWithMath(renderer=renderer).render(source))
-        # An output in Markdown is one of a cell that ran. What is too deep is left to the filter that follows.
+        # An output in Markdown is one of a cell that ran. The filter that follows tells what is too deep.
         if cell.get("cell_type") != "markdown" or sanitise.too_deep(made):
             return made
         return sanitise.authors_markup(made)

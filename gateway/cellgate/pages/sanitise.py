@@ -58,7 +58,7 @@ _TEXT_STYLES = _words("""
     color font-size font-style font-weight text-align text-decoration vertical-align width max-width height
 """)
 _CODE_CLASS = re.compile(r"highlight|anchor-link|[a-z]{1,2}[0-9a-z]?")
-"""A class that the Markdown renderer gives: of highlighted code, mostly short ones, and of links to headings."""
+"""A class that the Markdown renderer gives: to links to headings, and in highlighted code, mostly short."""
 _HEADING = re.compile(r"h[1-6]")
 _FORMULA = re.compile(r"formula-[0-9a-f]{32}-\d{1,6}")
 """The id of a formula's place; see ``jobs.formulas``."""

@@ -167,8 +167,8 @@ class SessionModel(Value, frozen=True, kw_only=True):
     can_sleep: Annotated[
         bool | UnsetType,
         say(
-            "`true` for a live session whose kernel can sleep, so that `on_idle` decides what follows the idle"
-            " time; else absent, and it ends. The gateway looks every 5 s."
+            "`true` for a live session whose kernel can sleep, so that `on_idle` decides what follows the"
+            " idle time; else absent, and it ends. The gateway looks every 5 s."
         ),
     ] = UNSET
     memory: Annotated[

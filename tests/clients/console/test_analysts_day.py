@@ -1,4 +1,4 @@
-"""An analyst's whole day in the console: a table of 20 MB, charts, a widget, an undo, a branch, export, replay.
+"""An analyst's day in the console: a table of 20 MB, charts, a widget, an undo, a branch, export, replay.
 
 At each station the page is looked at in four sizes, light and dark: axe-core finds nothing, nothing is wider
 than the screen, and with CELLGATE_SCREENS a picture is taken.
@@ -19,7 +19,7 @@ import pytest
 from tests.clients.console.test_access import AXE, check
 from tests.clients.console.test_notebook import checkpoints
 from tests.clients.console.test_widgets import has
-from tests.clients.console.using import act, answer, cells, ended, expect, run, show, tab
+from tests.clients.console.using import act, answer, ended, expect, run, show, tab
 from tests.support.browser import link, opened
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, until
@@ -30,6 +30,7 @@ LOOKS = [
     for width, height in ((390, 844), (768, 1024), (1280, 800), (1920, 1080))
     for scheme in ("light", "dark")
 ]
+KEY = "analysts-day"
 TOWNS = ("Köln", "Łódź", "Αθήνα", "東京", "São Paulo", "القاهرة")
 ROWS = 330_000
 
@@ -82,7 +83,9 @@ def table(tmp_path: Path) -> Path:
             flow = "" if some.random() < 0.03 else f"{some.gauss(120, 30):.3f}"
             town = TOWNS[number % len(TOWNS)]
             day = first + timedelta(days=number * 365 // ROWS)
-            file.write(f'{day},{town},{flow},"gauge {some.randrange(900):03}, „ruhig“ – 平穏 no. {number:06}"\n')
+            file.write(
+                f'{day},{town},{flow},"gauge {some.randrange(900):03}, „ruhig“, 平穏 no. {number:06}"\n'
+            )
     assert path.stat().st_size > 20_000_000
     return path
 
@@ -106,18 +109,20 @@ def looked_at(page: Any, station: str) -> None:
     page.emulate_media(color_scheme="light")
 
 
-@pytest.mark.nightly
-def test_an_analysts_day(page: Any, console: GatewayProcess, table: Path) -> None:
+def begin(page: Any, table: Path) -> None:
+    """Start a session with undo, and upload the table."""
     page.get_by_role("button", name="New session").click()
     page.get_by_role("dialog").get_by_label("Undo").select_option("auto")
-    answer(page, "Start", Key="analysts-day", Title="Flüsse 2026")
+    answer(page, "Start", Key=KEY, Title="Flüsse 2026")
     expect(page.get_by_role("heading", level=1)).to_have_text("Flüsse 2026")
     files = tab(page, "Files")
     page.locator("input[type=file]").set_input_files(table)
     expect(files.get_by_role("listitem").filter(has_text=table.name)).to_contain_text("MiB")
     expect(page.get_by_role("list", name="Uploads")).to_have_count(0)
-    looked_at(page, "1-uploaded")
 
+
+def read(page: Any) -> None:
+    """Read the table, and clean it."""
     loaded = run(page, LOAD)
     ended(loaded)
     expect(loaded).to_contain_text("330,000 rows")
@@ -125,38 +130,44 @@ def test_an_analysts_day(page: Any, console: GatewayProcess, table: Path) -> Non
     ended(run(page, CLEAN))
     tab(page, "Variables")
     expect(page.get_by_role("listitem").filter(has_text="daily").first).to_be_visible()
-    looked_at(page, "2-table")
 
+
+def draw(page: Any) -> None:
+    """Draw a chart by each of two libraries."""
     for code, drawn in ((PLOTLY, ".main-svg"), (ALTAIR, "svg, canvas")):
         chart = run(page, code)
         ended(chart)
         expect(framed(chart).locator(drawn).first).to_be_visible()
-    looked_at(page, "3-charts")
 
+
+def move(page: Any, console: GatewayProcess) -> None:
+    """Move a slider by its keys."""
     moved = run(page, WIDGET)
     ended(moved)
-    slider = framed(moved).get_by_role("slider", name="Days")
-    slider.focus()
+    framed(moved).get_by_role("slider", name="Days").focus()
     page.keyboard.press("ArrowRight")
-    until(lambda: has(console, "analysts-day", "value", 8), "the slider is not moved")
-    looked_at(page, "4-widget")
+    until(lambda: has(console, KEY, "value", 8), "the slider is not moved")
 
+
+def undo_and_branch(page: Any, console: GatewayProcess) -> None:
+    """Take a mistake back, and try something else in a branch."""
     wrong = run(page, MISTAKE)
-    expect(wrong).to_contain_text("0 left")
     ended(wrong)
-    until(lambda: "auto-5" in checkpoints(console, "analysts-day"), "there is no checkpoint to go back to")
+    expect(wrong).to_contain_text("0 left")
+    until(lambda: "auto-5" in checkpoints(console, KEY), "there is no checkpoint to go back to")
     page.get_by_role("button", name="Undo", exact=True).click()
     expect(wrong.get_by_text("undone")).to_be_visible()
-    act(page, "analysts-day", "Branch")
-    answer(page, "Branch", Key="analysts-day-quantiles")
+    act(page, KEY, "Branch")
+    answer(page, "Branch", Key=f"{KEY}-quantiles")
     expect(page.get_by_role("region", name="Cells before this branch")).to_be_visible()
     ended(run(page, QUANTILES))
     tab(page, "Tree")
     expect(page.get_by_role("list", name="Branches").get_by_role("link")).to_have_count(2)
-    looked_at(page, "5-branch")
 
-    show(page, "analysts-day")
-    expect(cells(page)).to_have_count(6)
+
+def export_and_replay(page: Any) -> None:
+    """Save the notebook, and run its cells again, which give the same."""
+    show(page, KEY)
     panel = tab(page, "Record")
     with page.expect_download() as saved:
         panel.get_by_role("link", name="Notebook", exact=True).click()
@@ -166,4 +177,19 @@ def test_an_analysts_day(page: Any, console: GatewayProcess, table: Path) -> Non
     told = panel.get_by_role("region", name="Replay").get_by_role("status")
     expect(told).to_contain_text("5 same")
     expect(told).not_to_contain_text("different")
+
+
+@pytest.mark.nightly
+def test_an_analysts_day(page: Any, console: GatewayProcess, table: Path) -> None:
+    begin(page, table)
+    looked_at(page, "1-uploaded")
+    read(page)
+    looked_at(page, "2-table")
+    draw(page)
+    looked_at(page, "3-charts")
+    move(page, console)
+    looked_at(page, "4-widget")
+    undo_and_branch(page, console)
+    looked_at(page, "5-branch")
+    export_and_replay(page)
     looked_at(page, "6-replayed")

@@ -493,7 +493,7 @@ def test_a_branch_begins_with_the_cells_of_its_parent(page: Any, console: Gatewa
 
 
 def test_cells_are_counted_by_one_number(page: Any, console: GatewayProcess) -> None:
-    """In the list, in the head and for programs: those sent to it, undone ones too; those before a branch are not its own."""
+    """In the list, in the head and for programs: undone ones too, without those before a branch."""
     console.post("/v1/sessions", {"session": "bole", "checkpoint": "auto"})
     for code in ("x = 1", "x = 2", "x = 3"):
         console.execute("bole", code)

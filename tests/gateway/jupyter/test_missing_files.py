@@ -12,8 +12,8 @@ from tests.support.server import GatewayProcess
 
 READ = "print(open('data.csv').read())"
 LINE = (
-    "[cellgate: this session has no file {name}. Files beside a notebook stay where the notebook is; send this"
-    " one with `cellgate files put {key} {words}`, or in the gateway's console]\n"
+    "[cellgate: this session has no file {name}. Files beside a notebook stay where the notebook is; send"
+    " this one with `cellgate files put {key} {words}`, or in the gateway's console]\n"
 )
 
 
@@ -67,9 +67,7 @@ async def test_other_failures_have_no_such_line(jupyter: GatewayProcess, kernel:
         assert text(await client.run(READ)) == line(kernel, "data.csv")
 
 
-async def test_a_file_in_a_folder_is_sent_there(
-    jupyter: GatewayProcess, kernel: str, tmp_path: Path
-) -> None:
+async def test_a_file_in_a_folder_is_sent_there(jupyter: GatewayProcess, kernel: str, tmp_path: Path) -> None:
     (tmp_path / "in put").mkdir()
     (tmp_path / "in put" / "a.csv").write_text("1")
     read = "print(open('./in put/a.csv').read())"

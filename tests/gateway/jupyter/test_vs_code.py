@@ -23,6 +23,17 @@ def asked(gateway: GatewayProcess, path: str, **headers: str) -> requests.Respon
     return requests.get(f"{gateway.url}{path}", headers=headers, allow_redirects=False, timeout=PATIENCE)
 
 
+def posted(gateway: GatewayProcess, word: str) -> requests.Response:
+    """The answer to the log-in's form, with a token as the password."""
+    return requests.post(
+        f"{gateway.url}/login?",
+        data={"_xsrf": word, "password": TOKEN},
+        headers={"Cookie": f"_xsrf={word}"},
+        allow_redirects=False,
+        timeout=PATIENCE,
+    )
+
+
 def check_no_hub(gateway: GatewayProcess) -> None:
     """It takes a server that answers 200 here for a JupyterHub, or for one that asks for nothing."""
     assert asked(gateway, "/hub/api").status_code == 404
@@ -73,14 +84,7 @@ async def test_with_the_token_as_a_password(jupyter: GatewayProcess) -> None:
     first = asked(jupyter, "/login?")
     assert first.status_code == 200
     word = first.headers["Set-Cookie"].removeprefix("_xsrf=").split(";")[0]
-    form = {"_xsrf": word, "password": TOKEN}
-    logged_in = requests.post(
-        f"{jupyter.url}/login?",
-        data=form,
-        headers={"Cookie": f"_xsrf={word}"},
-        allow_redirects=False,
-        timeout=PATIENCE,
-    )
+    logged_in = posted(jupyter, word)
     assert logged_in.status_code == 302
     cookie = logged_in.headers["Set-Cookie"]
     assert "; " in cookie

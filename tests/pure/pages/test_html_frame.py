@@ -273,9 +273,7 @@ class Written(HTMLParser):
 def text_cell(source: str) -> str:
     """The part of a page that an author's Markdown cell has become."""
     made = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": source}
-    text = convert(
-        json.dumps({"cells": [made], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "html"
-    )
+    text = convert(json.dumps({"cells": [made], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "html")
     check(text)
     begun = text.index('data-mime-type="text/markdown"')
     return text[text.index(">", begun) + 1 : text.index("</main>")]
@@ -298,7 +296,7 @@ def text_cell(source: str) -> str:
         "</div></div></main><main class='jp-Notebook'><div class='jp-Cell'>x",
         '[x](#a){.jp-Cell}\n\n![x](data:image/png;base64,iVBORw0KGgo= "jp-Cell")',
         '```html\n<div class="jp-Cell">x</div>\n```',
-        '```mermaid\ngraph TD; A --> B\n```',
+        "```mermaid\ngraph TD; A --> B\n```",
     ],
 )
 def test_an_author_s_text_has_nothing_of_a_cell(source: str) -> None:

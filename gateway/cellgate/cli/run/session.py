@@ -282,7 +282,9 @@ class SessionApp(ListOptions):
         model = await session.change(self.title, metadata=metadata, limits=limits or None)
         self.print(as_json(model) if self.json else f"changed: {name}")
         if self.on_idle == "sleep" and model.can_sleep is not True:
-            sys.stderr.write("Its kernel can't sleep now: unless that changes, it ends, with its variables.\n")
+            sys.stderr.write(
+                "Its kernel can't sleep now: unless that changes, it ends, with its variables.\n"
+            )
 
     async def _variables(self, name: str) -> None:
         gateway = self.gateway()
