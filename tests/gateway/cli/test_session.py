@@ -250,6 +250,10 @@ def test_a_session_is_changed(shell: Shell, gateway: GatewayProcess, session: st
     assert gateway.model(session)["title"] is None
     shell.lines("session", "change", session, "--on-idle", "end")
     assert gateway.model(session)["limits"]["on_idle"] == "end"
+    back = shell.call("session", "change", session, "--on-idle", "sleep")
+    # Whether its kernel can sleep is the machine's matter.
+    assert ("Its kernel can't sleep now" in back.stderr) == ("can_sleep" not in gateway.model(session))
+    assert gateway.model(session)["limits"]["on_idle"] == "sleep"
     odd = shell.call("session", "change", session, "--on-idle", "nap")
     assert (odd.returncode, "sleep" in odd.stderr) == (2, True)
     gateway.delete(f"/v1/sessions/{session}")

@@ -36,8 +36,8 @@ def posted(gateway: GatewayProcess, word: str) -> requests.Response:
 
 def check_no_hub(gateway: GatewayProcess) -> None:
     """It takes a server that answers 200 here for a JupyterHub, or for one that asks for nothing."""
-    assert asked(gateway, "/hub/api").status_code == 404
-    assert asked(gateway, "/tree?").status_code == 404
+    assert asked(gateway, "/hub/api").status_code == 401
+    assert asked(gateway, "/tree?").status_code == 401
 
 
 async def worked(gateway: GatewayProcess, headers: dict[str, str]) -> None:
@@ -92,7 +92,6 @@ async def test_with_the_token_as_a_password(jupyter: GatewayProcess) -> None:
 
 
 def test_there_are_no_files_of_a_server(jupyter: GatewayProcess) -> None:
-    """Which PyCharm shows: the answer says in Jupyter's form that there are none."""
+    """Which PyCharm's manual says that it shows."""
     answer = asked(jupyter, "/api/contents", Authorization=f"token {TOKEN}")
-    assert (answer.status_code, answer.headers["Content-Type"].split(";")[0]) == (404, "application/json")
-    assert "There is nothing at this path" in answer.json()["message"]
+    assert (answer.status_code, "There is nothing at this path" in answer.text) == (404, True)

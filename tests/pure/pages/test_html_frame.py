@@ -305,7 +305,7 @@ def test_an_author_s_text_has_nothing_of_a_cell(source: str) -> None:
     assert not {"role", "border", "bgcolor", "cellpadding"} & set(left.known)
     assert not [name for name in left.known if name.startswith(("data-", "aria-"))]
     # What nbconvert puts around it ends with elements that have no attributes of their own.
-    assert set(left.known.get("class", [])) <= {"anchor-link", "highlight", "nt", "na", "s", "p"}
+    assert set(left.known.get("class", [])) <= {"anchor-link", "highlight", "nt", "na", "o", "s", "p"}
     assert not [name for name in left.known.get("id", []) if name and name.startswith("cell-id")]
     assert left.known.get("style", []) == []
 
