@@ -100,10 +100,11 @@ def looked_at(page: Any, station: str) -> None:
     for name, scheme, size in LOOKS:
         page.set_viewport_size(size)
         page.emulate_media(color_scheme=scheme)
+        # Texts of outputs get the colours of a scheme after those around them.
+        page.wait_for_timeout(300)
         check(page, f"{station}, {name}")
         if FOLDER:
             Path(FOLDER).mkdir(parents=True, exist_ok=True)
-            page.wait_for_timeout(300)
             page.screenshot(path=Path(FOLDER) / f"day-{station}-{name}.png")
     page.set_viewport_size({"width": 1280, "height": 800})
     page.emulate_media(color_scheme="light")
