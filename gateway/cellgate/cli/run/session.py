@@ -274,7 +274,7 @@ class SessionApp(ListOptions):
         if self.idle_time is not None:
             limits["idle_timeout"] = self.idle_time
         if self.on_idle is not None:
-            limits["on_idle"] = self.on_idle
+            limits["on_idle"] = "end" if self.on_idle == "end" else "sleep"
         if self.title is None and metadata is None and not limits:
             raise UsageError("give --title, --metadata, --cell-time, --idle-time or --on-idle")
         await _live(gateway, name)
