@@ -66,9 +66,7 @@ class Session(SessionCore):
         """The resources that the session's principal uses, this session included."""
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
-        self.door = Door(
-            self, spec.row.key, settings.channels, partial(parts.spilled.open, self.account.name)
-        )
+        self.door = _door(self, spec, parts, settings)
         self.tasks = Supervisor(self.ids)
         self.observer = parts.observer
         self.settings = settings
@@ -417,6 +415,12 @@ class Session(SessionCore):
     def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
         """Begin the end that `end` waits for: from this moment on the session is `ending`."""
         return self._end.begin(cause, keep_files=keep_files, keep_kernel=keep_kernel)
+
+
+def _door(session: Session, spec: SessionSpec, parts: SharedParts, settings: SessionSettings) -> Door:
+    """Return the door of a session, for Jupyter's clients."""
+    open_space = partial(parts.spilled.open, session.account.name)
+    return Door(session, spec.row.key, settings.channels, open_space)
 
 
 def _slot(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionKernel:

@@ -130,6 +130,13 @@ def looked_at(page: Any, station: str) -> None:
     page.emulate_media(color_scheme="light")
 
 
+def beside(page: Any, name: str) -> Any:
+    """A panel beside the cells, shown if none is."""
+    if page.get_by_role("tabpanel").count() == 0:
+        page.get_by_role("button", name="Show the panel").click()
+    return tab(page, name)
+
+
 def begin(page: Any, table: Path) -> None:
     """Start a session with undo, and upload the table."""
     page.get_by_role("button", name="New session").click()
@@ -153,7 +160,8 @@ def read(page: Any, console: GatewayProcess) -> None:
 
 
 def draw(page: Any, console: GatewayProcess) -> None:
-    """Draw a chart by each of two libraries."""
+    """Draw a chart by each of two libraries; without a panel, which would cover them on a phone."""
+    page.get_by_role("button", name="Hide the panel").click()
     for code, drawn in ((PLOTLY, ".main-svg"), (ALTAIR, "svg, canvas")):
         chart = ran(page, console, KEY, code)
         expect(framed(chart).locator(drawn).first).to_be_visible()
@@ -182,14 +190,14 @@ def undo_and_branch(page: Any, console: GatewayProcess) -> None:
     answer(page, "Branch", Key=f"{KEY}-quantiles")
     expect(page.get_by_role("region", name="Cells before this branch")).to_be_visible()
     ran(page, console, f"{KEY}-quantiles", QUANTILES)
-    tab(page, "Tree")
+    beside(page, "Tree")
     expect(page.get_by_role("list", name="Branches").get_by_role("link")).to_have_count(2)
 
 
 def export_and_replay(page: Any) -> None:
     """Save the notebook, and run its cells again, which give the same."""
     show(page, KEY)
-    panel = tab(page, "Record")
+    panel = beside(page, "Record")
     with page.expect_download() as saved:
         panel.get_by_role("link", name="Notebook", exact=True).click()
     made = json.loads(Path(saved.value.path()).read_text())
