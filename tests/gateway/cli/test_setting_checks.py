@@ -119,7 +119,7 @@ def test_an_empty_place_is_not_taken_for_the_default() -> None:
     assert demo(CELLGATE_DATA_DIR="").data_dir == demo().data_dir
     assert demo("--DemoApp.title=").title == ""
     assert said("--DemoApp.home=") == "--DemoApp.home is empty: give it a value, or leave it out"
-    places = {"data_dir", "url", "record", "cluster", "workspaces_shared", "principal", "file"}
+    places = {"data_dir", "url", "record", "cluster", "workspaces_shared", "principal", "file", "cell_hook"}
     commands = [import_item(path) for path, _ in CellgateApp.subcommands.values()]
     refused = {(klass, name) for klass in commands for name in klass.class_traits(not_empty=True)}
     assert refused == {(klass, name) for klass in commands for name in places & set(klass.class_traits())}
