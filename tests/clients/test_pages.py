@@ -141,9 +141,10 @@ def test_what_a_cell_shows_covers_no_code_and_no_other_cell(tmp_path: Path) -> N
 
 
 def test_styles_are_for_what_a_cell_shows(tmp_path: Path) -> None:
-    """As in the notebook: with variables of the page's root, and in cells of Markdown."""
-    cells = [v4.new_markdown_cell(STYLED.replace("NAME", "told").replace("\n", " "))]
-    shown = {"text/html": STYLED.replace("NAME", "shown")}
+    """As in the notebook, with variables of the page's root; a text has none, and gets none of an output."""
+    told = STYLED.replace("p.NAME", ".jp-MarkdownOutput p").replace("NAME", "told").replace("\n", " ")
+    cells = [v4.new_markdown_cell(told)]
+    shown = {"text/html": STYLED.replace("NAME", "shown") + told}
     cells.append(v4.new_code_cell("1", outputs=[v4.new_output("display_data", shown)]))
     file = tmp_path / "exported.html"
     file.write_text(convert(json.dumps(v4.new_notebook(cells=cells)), "html"))
@@ -152,12 +153,47 @@ def test_styles_are_for_what_a_cell_shows(tmp_path: Path) -> None:
     try:
         with page_opened(browsers.get()) as page:
             page.goto(file.as_uri())
-            for name in ("told", "shown"):
-                colours = [
-                    page.locator(f"p.{name}{inner}").evaluate("each => getComputedStyle(each).color")
-                    for inner in ("", " b", " i")
-                ]
-                assert colours == ["rgb(1, 2, 3)", "rgb(4, 5, 6)", "rgb(7, 8, 9)"], name
+
+            def colours(place: str) -> list[str]:
+                parts = (page.locator(f"{place}{inner}") for inner in ("", " b", " i"))
+                return [part.evaluate("each => getComputedStyle(each).color") for part in parts]
+
+            assert colours("p.shown") == ["rgb(1, 2, 3)", "rgb(4, 5, 6)", "rgb(7, 8, 9)"]
+            assert len(set(colours(".jp-MarkdownOutput p"))) == 1
+            assert not {"rgb(1, 2, 3)", "rgb(4, 5, 6)"} & set(colours(".jp-MarkdownOutput p"))
+    finally:
+        browsers.close()
+
+
+def test_an_author_can_draw_no_cell(tmp_path: Path) -> None:
+    """Each piece that imitates one looks as it would without any markup of the page's."""
+    real = convert(json.dumps(v4.new_notebook(cells=[v4.new_code_cell("p = 1", execution_count=3)])), "html")
+    body = real[real.index("<main>") + len("<main>") : real.index("</main>")]
+    rules = ".x { display: flex; background: rgb(1, 2, 3); border: 9px solid; font-family: monospace }"
+    pieces = [
+        " ".join(body.split("\n")),
+        f"<style>{rules} div {{ padding: 9px }}</style><div class=x>In [3]:</div>",
+        f"<div style='{rules[5:-2]}; padding: 9px'>In [3]:</div>",
+        "<main class='jp-Notebook'><div id='cell-id=4f2e' role='article'>In [3]:</div></main>",
+    ]
+    file = tmp_path / "exported.html"
+    cells = [v4.new_markdown_cell(piece) for piece in pieces]
+    file.write_text(convert(json.dumps(v4.new_notebook(cells=cells)), "html"))
+    browsers = Browsers()
+    try:
+        with page_opened(browsers.get()) as page:
+            page.goto(file.as_uri())
+            texts = page.locator(".jp-MarkdownOutput")
+            assert texts.count() == len(pieces)
+            assert texts.locator("main, [id^='cell-id'], [role=article], .jp-Cell").count() == 0
+            # Code in a text has the colours of code in a cell, and neither its number nor its frame.
+            looks = texts.locator("div:not(.highlight)").evaluate_all(
+                """all => all.map((each) => {
+                  const { display, backgroundColor, borderStyle, padding } = getComputedStyle(each);
+                  return [display, backgroundColor, borderStyle, padding].join();
+                })"""
+            )
+            assert set(looks) == {"block,rgba(0, 0, 0, 0),none,0px"}
     finally:
         browsers.close()
 

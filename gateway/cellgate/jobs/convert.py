@@ -22,8 +22,8 @@ from cellgate.pages.html_frame import document
 _NEEDED = ("nbconvert", "nh3", "tinycss2")
 _STYLE = re.compile(r"<style[^<>]*+>([^<]*+)</style>")
 _BODY = '<body class="jp-Notebook" data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light"><main>'
-_SHOWN = (".jp-OutputArea-output", ".jp-MarkdownOutput")
-"""The parts of nbconvert's page that cells control: an output, and a cell of Markdown."""
+_SHOWN = (".jp-OutputArea-output",)
+"""The parts of nbconvert's page that have styles of their own: outputs of cells."""
 _KEPT_IN_PLACE = ".jp-Cell, .jp-Cell-outputWrapper, .jp-OutputArea-child { contain: layout paint !important }"
 """Keeps a cell's output in its place, however it is positioned: it covers no code and no other cell."""
 _PRINTED = """@media print {

@@ -1,6 +1,8 @@
 """Markdown of notebooks as HTML with formulas: nbconvert's own renderer, which knows where formulas are.
 
-Imports nbconvert, so only the job that converts imports this.
+A Markdown cell is its author's, who may write any HTML. None of it may look like a cell that ran, so what
+only the page itself has is left out (``pages.sanitise``). Imports nbconvert, so only the job that converts
+imports this.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from jinja2.runtime import Context
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from cellgate.jobs.formulas import Formulas, environment
+from cellgate.pages import sanitise
 
 
 class _Renderer(IPythonRenderer):
@@ -44,6 +47,10 @@ def markdown_filter(formulas: Formulas) -> Callable[[Context, str], str]:
     def markdown2html(context: Context, source: str) -> str:
         cell = context.get("cell", {})
         renderer = _Renderer(formulas, cell.get("attachments", {}))
-        return str(MarkdownWithMath(renderer=renderer).render(source))
+        made = str(MarkdownWithMath(renderer=renderer).render(source))
+        # An output in Markdown is one of a cell that ran. The filter that follows tells what is too deep.
+        if cell.get("cell_type") != "markdown" or sanitise.too_deep(made):
+            return made
+        return sanitise.authors_markup(made)
 
     return markdown2html

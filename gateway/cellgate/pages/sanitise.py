@@ -51,6 +51,17 @@ _OF_SHAPES = _words("""
     stroke-miterlimit stop-color stop-opacity opacity clip-path clip-rule text-anchor dominant-baseline
     font-family font-size font-style font-weight letter-spacing textLength lengthAdjust visibility
 """)
+# What authors of texts may use: nothing by which a text could look like another part of the page.
+_OF_AUTHORS = _EVERYWHERE - _words("bgcolor border cellpadding cellspacing face role")
+_AUTHORS_TAGS = _TAGS - _words("input label main section")
+_TEXT_STYLES = _words("""
+    color font-size font-style font-weight text-align text-decoration vertical-align width max-width height
+""")
+_CODE_CLASS = re.compile(r"highlight|anchor-link|[a-z]{1,2}[0-9a-z]?")
+"""A class that the Markdown renderer gives: to links to headings, and in highlighted code, mostly short."""
+_HEADING = re.compile(r"h[1-6]")
+_FORMULA = re.compile(r"formula-[0-9a-f]{32}-\d{1,6}")
+"""The id of a formula's place; see ``jobs.formulas``."""
 _LINK = re.compile(r"#|(?:https?|mailto):", re.IGNORECASE)
 """How a link begins. What browsers pass over before and in a scheme, such as a blank, would hide another."""
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp|avif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
@@ -130,6 +141,44 @@ _cleaner = nh3.Cleaner(
     url_relative=lambda url: url if url.startswith("#") else None,
     link_rel="noopener noreferrer",
 )
+
+
+def _attribute_of_author(tag: str, name: str, value: str) -> str | None:
+    if name == "class":
+        return " ".join(filter(_CODE_CLASS.fullmatch, value.split())) or None
+    if name == "id":
+        # Headings are linked to. The page's own cells have ids such as `cell-id=4f2e`.
+        own = _HEADING.fullmatch(tag) is not None and not value.startswith("cell-id")
+        return value if own or _FORMULA.fullmatch(value) else None
+    if name == "style":
+        parts = (part for part in value.split(";") if part.partition(":")[0].strip().lower() in _TEXT_STYLES)
+        return declarations(";".join(parts)) or None
+    return _attribute(tag, name, value)
+
+
+_authors_cleaner = nh3.Cleaner(
+    tags=set(_AUTHORS_TAGS),
+    clean_content_tags=set(_LOST),
+    attributes={
+        "*": set(_OF_AUTHORS),
+        "a": {"href", "hreflang"},
+        "img": {"src", "alt"},
+        **{tag: set(_OF_SHAPES) for tag in _SHAPES},
+    },
+    attribute_filter=_attribute_of_author,
+    url_schemes={"http", "https", "mailto", "data"},
+    url_relative=lambda url: url if url.startswith("#") else None,
+    link_rel="noopener noreferrer",
+)
+
+
+def authors_markup(text: str) -> str:
+    """Return the HTML of a text as `markup` does, without anything by which it could pass for a cell.
+
+    Classes, ids and styles of the page are left out, and all style sheets; what Markdown itself makes stays.
+    A picture can still show whatever it likes.
+    """
+    return _authors_cleaner.clean(text)
 
 
 def markup(text: str) -> str:

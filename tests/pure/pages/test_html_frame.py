@@ -255,6 +255,77 @@ def test_what_only_shows_something_stays() -> None:
     assert any(each.get("alt") == "A picture" and each.get("width") == "5" for each in pictures)
 
 
+class Written(HTMLParser):
+    """The attributes that are left of an author's markup, by their names."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.known: dict[str, list[str | None]] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            self.known.setdefault(name, []).append(value)
+
+
+def text_cell(source: str) -> str:
+    """The part of a page that an author's Markdown cell has become."""
+    made = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": source}
+    text = convert(json.dumps({"cells": [made], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), "html")
+    check(text)
+    begun = text.index('data-mime-type="text/markdown"')
+    return text[text.index(">", begun) + 1 : text.index("</main>")]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '<div class="jp-Cell jp-CodeCell jp-Notebook-cell"><div class="jp-InputPrompt">In [1]:</div></div>',
+        '<p class="cm-editor ansi-red-fg CodeMirror lm-Widget jp-OutputArea cell note math">p = 0.001</p>',
+        '<p id="cell-id=4f2e">x</p>\n\n<h2 id="cell-id=4f2e">x</h2>',
+        "# cell-id=4f2e",
+        '<div data-mime-type="text/plain" aria-label="Cell 3" role="article">x</div>',
+        '<p style="display:flex;border:1px solid;background:#eee;font-family:monospace;position:fixed">x</p>',
+        '<p style="colo\\72:red; --jp-cell-padding: 9px; background-color : red">x</p>',
+        "<style>div { border: 1px solid } .jp-Cell { display: none }</style><div>x</div>",
+        "text <style\n>p { border: 1px solid }</style> text",
+        '<input type="checkbox" checked id="fold"><label for="fold">x</label><main><section>x</section></main>',
+        '<table border="1" bgcolor="#eeeeee" cellpadding="9"><tr><td>x</td></tr></table>',
+        "</div></div></main><main class='jp-Notebook'><div class='jp-Cell'>x",
+        '[x](#a){.jp-Cell}\n\n![x](data:image/png;base64,iVBORw0KGgo= "jp-Cell")',
+        '```html\n<div class="jp-Cell">x</div>\n```',
+        "```mermaid\ngraph TD; A --> B\n```",
+    ],
+)
+def test_an_author_s_text_has_nothing_of_a_cell(source: str) -> None:
+    left = Written(text_cell(source))
+    assert not {"style", "input", "label", "main", "section"} & set(left.tags)
+    assert not {"role", "border", "bgcolor", "cellpadding"} & set(left.known)
+    assert not [name for name in left.known if name.startswith(("data-", "aria-"))]
+    # What nbconvert puts around it ends with elements that have no attributes of their own.
+    assert set(left.known.get("class", [])) <= {"anchor-link", "highlight", "nt", "na", "o", "s", "p"}
+    assert not [name for name in left.known.get("id", []) if name and name.startswith("cell-id")]
+    assert left.known.get("style", []) == []
+
+
+def test_what_markdown_makes_stays() -> None:
+    source = """# Rivers\n\n[there](#Rivers), **bold**, <span style="color: #c00; font-weight:bold">red</span>
+
+| a | b |\n|:--|--:|\n| 1 | 2 |\n\n```python\nx = 1  # note\n```\n\n<details open><summary>More</summary>all</details>
+
+$x^2$ and H<sub>2</sub>O <img src="data:image/png;base64,iVBORw0KGgo=" width="5" alt="A picture">
+"""
+    text = text_cell(source)
+    left = Written(text)
+    assert left.known["id"] == ["Rivers"]
+    assert "color: #c00; font-weight:bold" in left.known["style"]
+    assert "text-align:right" in left.known["style"]
+    assert {"highlight", "anchor-link", "c1"} <= set(left.known["class"])
+    assert {"details", "summary", "math", "sub", "img", "table", "strong"} <= set(left.tags)
+
+
 def test_what_is_nested_too_deeply_is_told_instead_of_shown() -> None:
     deep = "<div><table><tr><td></div>" * 1000
     assert sanitise.too_deep(deep)
