@@ -210,6 +210,7 @@ class Played:
         self.lane = Lane("fuzz", 1)
         self.door = Door(
             cast("DoorHost", self),
+            "fuzz",
             ChannelSettings(folder, self.lane),
             partial(SpillLedger(folder, 0).open, "ada"),
         )

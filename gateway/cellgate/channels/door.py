@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
 from cellgate.channels.frame_log import KernelFrames
 from cellgate.channels.frames import OutgoingMessage
+from cellgate.channels.missing_files import MissingFiles
 from cellgate.channels.order import EndOrder
 from cellgate.channels.requests import Received, names_subshell
-from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
+from cellgate.channels.synthesis import aborted_reply, answer_to, beside, error_content, failed_reply, status
 from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.cell_record import explain_end
 from cellgate.execution.request import ExecuteRequest
@@ -70,9 +71,12 @@ class DoorHost(Protocol):
 
 
 class Door:
-    """All clients of one session. `open_space`: opens its principal's disk space, for unread messages."""
+    """All clients of the session with this key.
 
-    def __init__(self, host: DoorHost, settings: ChannelSettings, open_space: Opener) -> None:
+    `open_space`: opens its principal's disk space, for unread messages.
+    """
+
+    def __init__(self, host: DoorHost, key: str, settings: ChannelSettings, open_space: Opener) -> None:
         self.settings = settings
         self._host = host
         self._clients: OrderedDict[str, Client] = OrderedDict()
@@ -81,6 +85,7 @@ class Door:
         self._held: deque[Message] = deque()
         self._asking: Client | None = None
         self._doomed: dict[str, list[str]] = {}
+        self._missing = MissingFiles(key)
         self._closings = Supervisor()
         self._frames = KernelFrames(settings.folder, settings.outbox, settings.lane, open_space)
 
@@ -239,6 +244,7 @@ class Door:
             if message.channel is Channel.IOPUB:
                 self._broadcast(message, besides=requester)
             for ended in self._order.take(message):
+                self._tell_missing(ended, requester)
                 requester.put(OutgoingMessage(ended))
         elif message.channel is Channel.IOPUB:
             self._broadcast(message)
@@ -248,6 +254,12 @@ class Door:
             client.put(OutgoingMessage(message))
         if self.crowded:
             self._host.hold_back()
+
+    def _tell_missing(self, ended: Message, requester: Client) -> None:
+        """Show the sender of a cell that missed a file, before its reply, how to send the file."""
+        if ended.channel is Channel.SHELL and (line := self._missing.line(ended)) is not None:
+            shown = beside(ended, Channel.IOPUB, "stream", {"name": "stderr", "text": line})
+            requester.put(OutgoingMessage(shown))
 
     def _broadcast(self, message: Message, *, besides: Client | None = None) -> None:
         outgoing = OutgoingMessage(message)

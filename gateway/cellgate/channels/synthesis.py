@@ -21,6 +21,12 @@ def answer_to(request: Message, channel: Channel, msg_type: str, content: Mappin
     return structs.replace(message, parent_frame=request.header_frame, parent=request.header)
 
 
+def beside(other: Message, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> Message:
+    """Return a message with the same parent as `other`, which is a kernel's."""
+    message = new_message(channel, msg_type, content, session=SESSION)
+    return structs.replace(message, parent_frame=other.parent_frame, parent=other.parent)
+
+
 def status(state: str, request: Message | None = None) -> Message:
     """Return a kernel status; without a request, it is about the kernel itself."""
     if request is None:

@@ -66,7 +66,7 @@ class Session(SessionCore):
         """The resources that the session's principal uses, this session included."""
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
-        self.door = Door(self, settings.channels, partial(parts.spilled.open, self.account.name))
+        self.door = _door(self, spec, parts, settings)
         self.tasks = Supervisor(self.ids)
         self.observer = parts.observer
         self.settings = settings
@@ -154,7 +154,10 @@ class Session(SessionCore):
             return model
         idle_since = self.idle_since
         sleeps_at = UNSET if self.state is SessionState.ASLEEP else self.record.sleeps_at(idle_since)
-        return structs.replace(model, ends=self.record.end(idle_since), sleeps_at=sleeps_at)
+        can_sleep = self.record.can_sleep or UNSET
+        return structs.replace(
+            model, ends=self.record.end(idle_since), sleeps_at=sleeps_at, can_sleep=can_sleep
+        )
 
     async def recorded(self) -> None:
         """Return once all ends that the kernel reported are recorded, or could not be written in time."""
@@ -412,6 +415,12 @@ class Session(SessionCore):
     def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
         """Begin the end that `end` waits for: from this moment on the session is `ending`."""
         return self._end.begin(cause, keep_files=keep_files, keep_kernel=keep_kernel)
+
+
+def _door(session: Session, spec: SessionSpec, parts: SharedParts, settings: SessionSettings) -> Door:
+    """Return the door of a session, for Jupyter's clients."""
+    open_space = partial(parts.spilled.open, session.account.name)
+    return Door(session, spec.row.key, settings.channels, open_space)
 
 
 def _slot(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionKernel:

@@ -39,7 +39,9 @@ class CheckpointModel(Value, frozen=True, kw_only=True):
     name: Annotated[str, say("Its name.")]
     seq: Annotated[int, say("The `seq` of the session's last event before it.")] = 0
     head: Annotated[str, say("The head of the hash chain of the session's record then, in hexadecimal.")] = ""
-    cells: Annotated[int, say("How many cells of the session had run before it, without undone ones.")] = 0
+    cells: Annotated[
+        int, say("How many cells had run before it since the session was last opened, without undone ones.")
+    ] = 0
     created_at: Moment = ""
     automatic: Annotated[bool, say("Whether it was made by itself after a cell.")] = False
     memory: Annotated[int, say("Bytes of memory that it kept at the last look; 0 before the first.")] = 0
@@ -100,7 +102,13 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = None
     created_at: Moment = ""
     last_activity: Moment = ""
-    execution_count: int = 0
+    execution_count: Annotated[
+        int,
+        say(
+            "The newest prompt number of its kernel, `[n]` at a cell: a branch goes on from the number of the"
+            " session that it continues, a fresh kernel begins with 1. `executions` is the number of cells."
+        ),
+    ] = 0
     queue_length: Annotated[int, say("The number of cells in the queue, without the running one.")] = 0
     limits: Annotated[
         dict[str, Any], say("The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds.")
@@ -156,6 +164,13 @@ class SessionModel(Value, frozen=True, kw_only=True):
         str | UnsetType,
         say("When an idle session falls asleep unless it is used until then; absent if it does not."),
     ] = UNSET
+    can_sleep: Annotated[
+        bool | UnsetType,
+        say(
+            "`true` for a live session whose kernel can sleep, so that `on_idle` decides what follows the"
+            " idle time; else absent, and it ends. The gateway looks every 5 s."
+        ),
+    ] = UNSET
     memory: Annotated[
         int | UnsetType,
         say(
@@ -172,7 +187,11 @@ class SessionModel(Value, frozen=True, kw_only=True):
         ),
     ] = UNSET
     executions: Annotated[
-        int | UnsetType, say("How many executions its record has; absent unless `usage` is asked for.")
+        int | UnsetType,
+        say(
+            "How many cells its record has: all that were sent to it, also those that wait or were undone,"
+            " without those before a branch; absent unless `usage` is asked for."
+        ),
     ] = UNSET
     rolled_back: Annotated[
         Rollback | UnsetType, say("What the rollback did that this is the answer to; absent otherwise.")
