@@ -482,12 +482,33 @@ def test_a_branch_begins_with_the_cells_of_its_parent(page: Any, console: Gatewa
     ended(run(page, "print('own', x)"))
     expect(cells(page)).to_have_count(1)
     expect(cells(page).locator(".cell-gutter")).to_have_text("[3]")
+    # What is heard is what is seen.
+    expect(cells(page)).to_have_attribute("aria-label", "Cell 3, done")
     page.reload()
     expect(before).to_have_count(0)
     page.get_by_text("2 cells before this branch of root").click()
     before.get_by_role("link", name="Cell 1 of root").click()
     expect(page.locator(".cell-marked")).to_contain_text("of the root")
     expect(page.get_by_role("heading", name="root")).to_be_visible()
+
+
+def test_cells_are_counted_by_one_number(page: Any, console: GatewayProcess) -> None:
+    """In the list, in the head and for programs: undone ones too, without those before a branch."""
+    console.post("/v1/sessions", {"session": "bole", "checkpoint": "auto"})
+    for code in ("x = 1", "x = 2", "x = 3"):
+        console.execute("bole", code)
+    console.post("/v1/sessions/bole/undo")
+    console.post("/v1/sessions/bole/branch", {"session": "bough"})
+    console.execute("bough", "x")
+    page.reload()
+    for session, count, words in (("bole", 3, "3 cells"), ("bough", 1, "1 cell")):
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name=session, exact=True))
+        expect(row.locator("td.number.small").last).to_have_text(str(count))
+        assert console.get(f"/v1/sessions/{session}?usage=true").json()["executions"] == count
+        show(page, session)
+        expect(cells(page)).to_have_count(count)
+        expect(page.locator(".facts").get_by_text(words, exact=True)).to_be_visible()
+        page.get_by_role("link", name="All sessions").click()
 
 
 def test_what_differs_between_branches_is_marked_and_one_is_kept(page: Any, console: GatewayProcess) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.console.using import expect, show
+from tests.clients.console.using import act, editor, expect, show
 from tests.support.server import GatewayProcess, until
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -58,6 +58,59 @@ def test_a_sleep_is_told_before_and_put_off(page: Any, console: GatewayProcess) 
     with page.expect_response(lambda response: response.request.method == "PATCH"):
         told.get_by_role("button", name="Keep it awake").click()
     assert moment(end_of(console, "drowsy")["at"]) > first
+    page.unroute_all(behavior="wait")
+
+
+def test_what_follows_the_idle_time_is_chosen_where_the_kernel_can_sleep(
+    page: Any, console: GatewayProcess
+) -> None:
+    console.post("/v1/sessions", {"session": "dozer", "limits": {"lifetime": 7200}})
+
+    def tell(route: Any) -> None:
+        # As above: whether a kernel of the tests can sleep is the machine's matter.
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"can_sleep": True})
+
+    page.route(re.compile(r"/v1/sessions/dozer(\?.*)?$"), tell)
+    show(page, "dozer")
+    act(page, "dozer", "Title and times")
+    dialog = page.get_by_role("dialog")
+    choice = dialog.get_by_label("After that")
+    expect(choice).to_have_value("sleep")
+    expect(choice.get_by_role("option")).to_have_text(
+        ["It falls asleep: variables stay", "It ends: variables are lost"]
+    )
+    expect(dialog).to_contain_text("sleeps until its lifetime of 2 h is over or others need its room.")
+    choice.select_option("end")
+    with page.expect_response(lambda response: response.request.method == "PATCH"):
+        dialog.get_by_role("button", name="Save").click()
+    assert console.model("dozer")["limits"]["on_idle"] == "end"
+    page.reload()
+    expect(editor(page)).to_be_visible()
+    act(page, "dozer", "Title and times")
+    expect(choice).to_have_value("end")
+    choice.select_option("sleep")
+    with page.expect_response(lambda response: response.request.method == "PATCH"):
+        dialog.get_by_role("button", name="Save").click()
+    assert console.model("dozer")["limits"]["on_idle"] == "sleep"
+    page.unroute_all(behavior="wait")
+
+
+def test_no_sleep_is_offered_where_the_kernel_can_not_sleep(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "sleepless"})
+
+    def tell(route: Any) -> None:
+        answer = route.fetch()
+        model = {name: value for name, value in answer.json().items() if name != "can_sleep"}
+        route.fulfill(response=answer, json=model)
+
+    page.route(re.compile(r"/v1/sessions/sleepless(\?.*)?$"), tell)
+    show(page, "sleepless")
+    act(page, "sleepless", "Title and times")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Seconds without use until it ends")).to_be_visible()
+    expect(dialog).to_contain_text("Its variables are lost then; its files and its record stay.")
+    expect(dialog.get_by_label("After that")).to_have_count(0)
     page.unroute_all(behavior="wait")
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from cellgate.errors import Conflict, Draining, PrincipalQuotaExceeded
+from cellgate.sessions.changing import change_session
 from cellgate.sessions.parts import SleepWays
 from cellgate.sessions.session import Session
 from cellgate.sessions.sleep import MOST_PAUSE, SleepWatch
 from cellgate.sessions.state import SessionState
-from cellgate.wire.models import LimitsBody, SessionBody
+from cellgate.wire.models import LimitsBody, SessionBody, SessionChangeBody, SessionTimesBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import CellgateError, PoolExhausted
 from cellgate_kernels.base.resources import GIB
@@ -125,18 +127,37 @@ def test_a_session_sleeps_at_its_idle_time_and_the_next_cell_wakes_it(machine: M
 
 
 def test_a_session_that_may_not_sleep_ends(machine: Machine) -> None:
+    """Though it could: who looks at it is told that there is a choice."""
     session = machine.open("s", on_idle="end")
+    assert session.to_wire().can_sleep is UNSET
     machine.world.pass_time(SOON)
     model = session.to_wire()
+    assert model.can_sleep is True
     assert (model.ends.cause, isinstance(model.sleeps_at, str)) == ("idle_timeout", False)  # type: ignore[union-attr]
     machine.world.pass_time(IDLE)
     assert ended_by(session) == "idle_timeout"
+    assert session.to_wire().can_sleep is UNSET
+
+
+def test_a_live_session_is_told_to_end_or_to_sleep(machine: Machine) -> None:
+    session = machine.open("s")
+    machine.world.pass_time(SOON)
+    for on_idle in ("end", "sleep"):
+        body = SessionChangeBody(limits=SessionTimesBody(on_idle=on_idle))
+        change_session(session, machine.world.manager.terms, body)
+        model = session.to_wire()
+        assert (model.limits["on_idle"], model.can_sleep) == (on_idle, True)
+        assert isinstance(model.sleeps_at, str) == (on_idle == "sleep")
+    machine.world.pass_time(IDLE + SOON)
+    assert (session.to_wire().state, session.to_wire().can_sleep) == ("asleep", True)
 
 
 def test_without_swap_sessions_end(machine: Machine) -> None:
     machine.swap = False
     session = machine.open("s")
-    machine.world.pass_time(IDLE + SOON)
+    machine.world.pass_time(SOON)
+    assert session.to_wire().can_sleep is UNSET
+    machine.world.pass_time(IDLE)
     assert ended_by(session) == "idle_timeout"
 
 

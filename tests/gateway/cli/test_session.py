@@ -81,7 +81,7 @@ def test_info_says_what_is_known_and_which_cells_run_and_wait(
     running, waiting = queue(gateway, session, SLEEP, "2")
     facts = dict(line.split(None, 1) for line in shell.lines("session", "info", session))
     assert (facts["session"], facts["state"], facts["kernel"]) == (session, "busy", "python3")
-    assert facts["cells"] == "0, 1 waiting"
+    assert facts["cells"] == "2, 1 waiting"
     assert facts["ends"].endswith(" (lifetime)")
     assert facts["limits"].startswith("memory 1 GiB, cpus 1, pids 256, disk 1 GiB, cell_timeout 60 s, ")
     assert facts["running"].startswith(running)
@@ -89,6 +89,23 @@ def test_info_says_what_is_known_and_which_cells_run_and_wait(
     model = json.loads(shell.call("session", "info", session, "--json").stdout)
     assert [each["execution"] for each in model["unfinished"]] == [running, waiting]
     assert model["seq"] == len(gateway.recorded(session))
+
+
+def test_cells_are_counted_as_in_the_console(
+    shell: Shell, gateway: GatewayProcess, session: str, other: str
+) -> None:
+    """Undone ones too; a branch has its own, though the numbers at its cells go on."""
+    gateway.post("/v1/sessions", {"session": session, "checkpoint": "auto"})
+    for code in ("x = 1", "x = 2"):
+        gateway.execute(session, code)
+    shell.lines("session", "undo", session)
+    shell.lines("session", "branch", session, "--as", other)
+    assert gateway.execute(other, "x")["execution_count"] == 2
+    listed = {line.split()[0]: line.split()[3] for line in shell.lines("session", "ls")[1:]}
+    for name, count in ((session, 2), (other, 1)):
+        executions = gateway.get(f"/v1/sessions/{name}/executions").json()["executions"]
+        facts = dict(line.split(None, 1) for line in shell.lines("session", "info", name))
+        assert (len(executions), listed[name], facts["cells"]) == (count, str(count), f"{count}, 0 waiting")
 
 
 def test_an_interrupt_stops_the_running_cell_only(
@@ -231,6 +248,14 @@ def test_a_session_is_changed(shell: Shell, gateway: GatewayProcess, session: st
     assert "Für Mai" in next(line for line in shell.lines("session", "ls") if line.startswith(session))
     shell.lines("session", "change", session, "--title", "")
     assert gateway.model(session)["title"] is None
+    shell.lines("session", "change", session, "--on-idle", "end")
+    assert gateway.model(session)["limits"]["on_idle"] == "end"
+    back = shell.call("session", "change", session, "--on-idle", "sleep")
+    # Whether its kernel can sleep is the machine's matter.
+    assert ("Its kernel can't sleep now" in back.stderr) == ("can_sleep" not in gateway.model(session))
+    assert gateway.model(session)["limits"]["on_idle"] == "sleep"
+    odd = shell.call("session", "change", session, "--on-idle", "nap")
+    assert (odd.returncode, "sleep" in odd.stderr) == (2, True)
     gateway.delete(f"/v1/sessions/{session}")
     over = shell.call("session", "change", session, "--title", "late")
     assert (over.returncode, "has ended" in over.stderr) == (2, True)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from traitlets import Bool, Integer, Unicode
+from traitlets import Bool, Enum, Integer, Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import UsageError, switches
@@ -112,6 +112,7 @@ class SessionApp(ListOptions):
         cellgate session ls --search revenue --cells
         cellgate session info my-session
         cellgate session change my-session --title 'Report for May' --idle-time 7200
+        cellgate session change my-session --on-idle end
         cellgate session variables my-session
         cellgate session watch my-session
         cellgate session watch my-session --after 0 --json
@@ -140,6 +141,7 @@ class SessionApp(ListOptions):
             "metadata": "change",
             "cell_time": "change",
             "idle_time": "change",
+            "on_idle": "change",
             "made_as": "checkpoint branch",
             "shared": "branch",
             "seed": "branch",
@@ -176,6 +178,13 @@ class SessionApp(ListOptions):
     idle_time = Duration(
         None, allow_none=True, help="Seconds without use until it falls asleep, or ends."
     ).tag(config=True, metavar="SECONDS")
+    on_idle = Enum(
+        ("sleep", "end"),
+        None,
+        allow_none=True,
+        help="After these seconds: sleep keeps its variables until its lifetime is over or others need its"
+        " room, where its kernel can sleep; end loses them.",
+    ).tag(config=True, metavar="WHAT")
 
     made_as = Unicode(
         help="The name of the branch or checkpoint; default: one that the gateway makes up."
@@ -206,6 +215,7 @@ class SessionApp(ListOptions):
         "metadata": "SessionApp.metadata",
         "cell-time": "SessionApp.cell_time",
         "idle-time": "SessionApp.idle_time",
+        "on-idle": "SessionApp.on_idle",
         "as": "SessionApp.made_as",
         "seed": "SessionApp.seed",
         "timeout": "SessionApp.timeout",
@@ -245,7 +255,7 @@ class SessionApp(ListOptions):
 
     async def _info(self, name: str) -> None:
         gateway = self.gateway()
-        model = await gateway.get_session(name)
+        model = await gateway.get_session(name, usage=True)  # with the number of cells
         unfinished = await unfinished_cells(gateway, model)
         if self.json:
             self.print(as_json({**msgspec.to_builtins(model), "unfinished": unfinished}))
@@ -263,12 +273,18 @@ class SessionApp(ListOptions):
             limits["cell_timeout"] = self.cell_time
         if self.idle_time is not None:
             limits["idle_timeout"] = self.idle_time
+        if self.on_idle is not None:
+            limits["on_idle"] = "end" if self.on_idle == "end" else "sleep"
         if self.title is None and metadata is None and not limits:
-            raise UsageError("give --title, --metadata, --cell-time or --idle-time")
+            raise UsageError("give --title, --metadata, --cell-time, --idle-time or --on-idle")
         await _live(gateway, name)
         session = gateway.session(name)
         model = await session.change(self.title, metadata=metadata, limits=limits or None)
         self.print(as_json(model) if self.json else f"changed: {name}")
+        if self.on_idle == "sleep" and model.can_sleep is not True:
+            sys.stderr.write(
+                "Its kernel can't sleep now: unless that changes, it ends, with its variables.\n"
+            )
 
     async def _variables(self, name: str) -> None:
         gateway = self.gateway()
@@ -474,7 +490,7 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     yield "isolation", model.isolation or "-"
     yield "created", model.created_at
     yield "last activity", model.last_activity
-    yield "cells", f"{model.execution_count}, {model.queue_length} waiting"
+    yield "cells", f"{model.executions}, {model.queue_length} waiting"
     yield "limits", ", ".join(f"{name} {_amount(name, value)}" for name, value in model.limits.items())
     yield from _times(model)
     yield "network", model.network

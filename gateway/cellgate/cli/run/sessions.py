@@ -45,6 +45,7 @@ class ListOptions(OwnerOption):
                 state=self.state or ("live" if self.live else None),
                 search=self.search or None,
                 cells=self.cells,
+                usage=True,  # with the numbers of cells
             )
             if not self.live or model.state != ENDED
         ]
@@ -96,7 +97,7 @@ def _print(models: list[SessionModel], *, owners: bool) -> None:
             printed_line(model.session),
             model.state,
             printed_line(model.kernel),
-            str(model.execution_count),
+            str(model.executions),
             last,
             model.isolation or "-",
             *([printed_line(model.principal or "-")] if owners else []),

@@ -37,7 +37,7 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
   const state = cell.state.value;
   const { status, code, count } = state;
   const ended = hasEnded(status);
-  const label = `Cell ${cell.number}, ${WORDS[status] ?? status}`;
+  const label = `${count === null ? "Cell" : `Cell ${count}`}, ${WORDS[status] ?? status}`;
   const stop = () => attempt(() => api.post(`${log.path}/executions/${cell.id}/cancel`));
   const link = () => copy(new URL(sessionHref(log.key, { execution: cell.id, principal: named(principal) }), location.href).href);
   return html`
@@ -82,7 +82,7 @@ function Runs({ cell, log, principal }) {
   const later = cell.later.value;
   const link = (/** @type {import("./session_log.js").Cell} */ other) => {
     const count = other.state.value.count;
-    return html`<a href=${sessionHref(log.key, { execution: other.id, principal })} aria-label="Cell ${other.number}">${count === null ? "there" : `[${count}]`}</a>`;
+    return html`<a href=${sessionHref(log.key, { execution: other.id, principal })} aria-label=${count === null ? undefined : `Cell ${count}`}>${count === null ? "there" : `[${count}]`}</a>`;
   };
   return html`
     ${earlier && html`<span class="faint">again: ${link(earlier)}</span>`}

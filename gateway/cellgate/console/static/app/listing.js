@@ -57,7 +57,7 @@ export const memoryOf = (session) => session?.memory ?? null;
 export const cpuOf = (session) => session?.processors ?? null;
 
 /** How many cells a session's record has. @param {any} session @returns {number} */
-export const cellsOf = (session) => session?.executions ?? session?.execution_count ?? 0;
+export const cellsOf = (session) => session?.executions ?? 0;
 
 /** The gateway measures less often where that is dear to it: what it tells may be this old, in milliseconds. */
 const MEASURED_WITHIN = 10_000;

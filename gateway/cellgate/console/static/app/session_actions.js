@@ -8,7 +8,7 @@ import { address, api, Problem } from "./api.js";
 import { info, me } from "./me.js";
 import { sessionPath } from "./router.js";
 import { ask, attempt, say } from "./ui.js";
-import { bytes, seen } from "./words.js";
+import { bytes, clock, seen } from "./words.js";
 
 /** A session's path, with its owner if that is not the reader. @param {any} session @param {string} [rest] */
 export function pathOf(session, rest = "") {
@@ -37,24 +37,41 @@ export async function restart(session) {
   if (await attempt(() => api.post(pathOf(session, "/restart")))) say(`${session.session} has a fresh kernel`);
 }
 
+/** The choice of what follows a session's idle time, where its kernel can sleep. @param {any} session @returns {import("./ui.js").Field} */
+const onIdle = ({ limits }) => ({
+  name: "on_idle",
+  label: "After that",
+  value: limits.on_idle,
+  options: [
+    ["sleep", "It falls asleep: variables stay"],
+    ["end", "It ends: variables are lost"],
+  ],
+  hint: `Asleep, it is woken by its next cell, and sleeps until its lifetime of ${clock(limits.lifetime)} is over or others need its room. Files and record stay in any case.`,
+});
+
 /** @param {any} session */
 export async function change(session) {
-  const times = /** @type {[string, string][]} */ ([
+  const sleeps = session.can_sleep === true;
+  const times = /** @type {[string, string, string?][]} */ ([
     ["cell_timeout", "Seconds a cell may run"],
-    ["idle_timeout", "Seconds without use until it falls asleep or ends"],
+    sleeps
+      ? ["idle_timeout", "Seconds without use"]
+      : ["idle_timeout", "Seconds without use until it ends", "Its variables are lost then; its files and its record stay."],
   ]);
   const answer = await ask({
     title: `Change ${session.session}`,
     action: "Save",
     fields: [
       { name: "title", label: "Title", value: session.title || "", placeholder: session.session },
-      ...times.map(([name, label]) => ({ name, label, type: "number", value: String(session.limits[name]) })),
+      ...times.map(([name, label, hint]) => ({ name, label, hint, type: "number", value: String(session.limits[name]) })),
+      ...(sleeps ? [onIdle(session)] : []),
     ],
   });
   if (answer === null) return;
-  const limits = /** @type {Record<string, number>} */ ({});
+  const limits = /** @type {Record<string, number | string>} */ ({});
   for (const [name] of times)
     if (answer[name] && Number(answer[name]) !== session.limits[name]) limits[name] = Number(answer[name]);
+  if (sleeps && answer.on_idle !== session.limits.on_idle) limits.on_idle = answer.on_idle;
   if (await attempt(() => api.patch(pathOf(session), { title: answer.title, limits })))
     say(`${session.session} is changed`);
 }
