@@ -80,7 +80,7 @@ def test_what_follows_the_idle_time_is_chosen_where_the_kernel_can_sleep(
     expect(choice.get_by_role("option")).to_have_text(
         ["It falls asleep: variables stay", "It ends: variables are lost"]
     )
-    expect(dialog).to_contain_text("It sleeps until its lifetime of 2 h is over, or others need its room.")
+    expect(dialog).to_contain_text("sleeps until its lifetime of 2 h is over or others need its room.")
     choice.select_option("end")
     with page.expect_response(lambda response: response.request.method == "PATCH"):
         dialog.get_by_role("button", name="Save").click()

@@ -721,7 +721,7 @@ def test_an_option_that_an_action_does_not_have_is_refused(
         names = (options | switches)[setting]
         option = f"--{names if isinstance(names, str) else names[-1]}"
         numbers = {"after", "cell_time", "idle_time", "keep", "seed", "timeout"}
-        value = "1" if setting in numbers else "admin" if setting == "role" else "minimal"
+        value = {"role": "admin", "on_idle": "end"}.get(setting, "1" if setting in numbers else "minimal")
         assert set(having.split()) < actions.keys()
         for action in actions.keys() - set(having.split()):
             words = [name, action, *actions[action], option, *([value] if setting in options else [])]

@@ -46,7 +46,7 @@ const onIdle = ({ limits }) => ({
     ["sleep", "It falls asleep: variables stay"],
     ["end", "It ends: variables are lost"],
   ],
-  hint: `Its next cell wakes it. It sleeps until its lifetime of ${clock(limits.lifetime)} is over, or others need its room. Files and record stay in any case.`,
+  hint: `Asleep, it is woken by its next cell, and sleeps until its lifetime of ${clock(limits.lifetime)} is over or others need its room. Files and record stay in any case.`,
 });
 
 /** @param {any} session */
