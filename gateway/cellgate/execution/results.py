@@ -20,7 +20,7 @@ from cellgate.execution.pictures import Images, without_images
 from cellgate.record.export.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import RECORD_SET_BACK, describe_end, note_output
-from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
+from cellgate.wire.events import CellUsage, ErrorInfo, Finished, KernelInfo
 from cellgate_kernels.codec.encoding import encode, encode_in_steps
 from cellgate_kernels.protocol.outputs import OutputArea, stderr, stdout, text
 from cellgate_kernels.protocol.outputs import plain as without_ansi
@@ -171,6 +171,7 @@ class ResultBuilder:
             truncated=end.get("truncated", False),
             interrupted_by=end.get("interrupted_by", UNSET),
             memory_kills=end.get("memory_kills", UNSET),
+            usage=msgspec.convert(end["usage"], CellUsage) if "usage" in end else UNSET,
             kernel=msgspec.convert(end["kernel"], KernelInfo) if "kernel" in end else _BUSY,
             outputs=outputs,
             files=self._files,

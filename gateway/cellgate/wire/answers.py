@@ -21,6 +21,7 @@ from cellgate.wire.events import (
     MemoryKills,
     Missing,
     Package,
+    Usage,
 )
 from cellgate.wire.problems import Problem
 
@@ -360,6 +361,7 @@ class Result(Value, frozen=True, kw_only=True):
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
     interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
     kernel: KernelInfo = KernelInfo()
     outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []
     stdout: str = ""

@@ -63,6 +63,28 @@ class ErrorInfo(Value, frozen=True, kw_only=True):
     traceback: Traceback = []
 
 
+class CellUsage(Value, frozen=True, kw_only=True):
+    """What all processes of the session used from the cell's start to its end; null where nobody knows.
+
+    A program that an earlier cell started counts, too. The gateway reads this from the system, so no code of
+    the session can change it; where it can't know everything, the session used at least that much.
+    """
+
+    cpu_seconds: Annotated[float | None, say("Processor time in seconds.")] = None
+    memory_peak: Annotated[
+        int | None, say("The most bytes of memory known to be in use at once, with cached files.")
+    ] = None
+    disk_written: Annotated[int | None, say("Bytes written to file systems on disks.")] = None
+    network_sent: Annotated[int | None, say("Bytes sent to hosts.")] = None
+    network_received: Annotated[int | None, say("Bytes received from hosts.")] = None
+
+
+Usage = Annotated[
+    CellUsage,
+    say("What the session's processes used meanwhile; absent if nothing is known, as without a kernel."),
+]
+
+
 class Missing(Value, frozen=True, kw_only=True):
     """What a session had before its kernel was replaced and does not have now."""
 
@@ -344,6 +366,7 @@ class Finished(Event, frozen=True, kw_only=True):
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
     interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
     timeout: Annotated[float | UnsetType, say("Seconds it had; absent unless `status` is `timeout`.")] = UNSET
     sent: Annotated[
         bool | UnsetType, say("Whether a kernel was asked to run the cell; absent unless `status` is `died`.")
