@@ -29,8 +29,8 @@ MOST_PROCESSES = 100
 """The most processes of a kernel that a look counts one by one; of more, no figure is known that needs that."""
 MOST_THREADS = 1_000
 """The most threads that are asked for their children."""
-KEPT = 4
-"""The most processes whose files stay open."""
+KEPT = 2
+"""The most processes whose files stay open: the first, and the kernel."""
 CONTROLLERS = ("memory", "cpuacct")
 
 _PAGE = 4096
