@@ -65,6 +65,7 @@ from cellgate.wire.answers import (
 from cellgate.wire.events import (
     Branched,
     BranchedFrom,
+    CellUsage,
     Checkpointed,
     ClearOutput,
     CommClosed,
@@ -109,6 +110,7 @@ __all__ = [
     "CannotBranch",
     "Ceilings",
     "CellFailed",
+    "CellUsage",
     "CellReport",
     "CheckpointModel",
     "Checkpointed",

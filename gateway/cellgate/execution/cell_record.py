@@ -80,7 +80,7 @@ class Traffic:
 
 
 class _CellUse:
-    """Measures what a cell uses. Of a kernel whose sandbox has others nothing is known: all use it at once."""
+    """Measures what a cell uses. Of kernels that share a sandbox nothing is known: all use it at once."""
 
     def __init__(self, kernel: Kernel, traffic: Traffic) -> None:
         meter = None if kernel.shares_sandbox_with else kernel.facts.meter
@@ -226,9 +226,7 @@ class CellEnd:
     if one did and is known. `traffic`: the session's.
     """
 
-    def __init__(
-        self, record: CellRecord, observer: RunObserver, principal: str, traffic: Traffic
-    ) -> None:
+    def __init__(self, record: CellRecord, observer: RunObserver, principal: str, traffic: Traffic) -> None:
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.event: Mapping[str, Any] | None = None

@@ -129,7 +129,7 @@ class IsolationBackend(KernelProvisionerBase):
         self.gone: asyncio.Future[KernelExit]
         """Completed when all processes of the kernel's sandbox are gone. Only after a launch."""
         self.last_look: Callable[[], None] | None = None
-        """Called when the first process has ended and its control group is still there, if that is noticed."""
+        """Called when the first process has ended and its control group is still there, if we notice."""
 
     @property
     def image_used(self) -> Mapping[str, str]:

@@ -176,7 +176,11 @@ class Cgroups:
                     raise ProcessLookupError(errno.ESRCH, "the container has ended")
                 if process not in there or os.getpid() in there:
                     raise BackendUnavailable("a container's cgroup is not seen from here")
-            limiting += _counting(root / f"proc/{process}", root, limiting)
+            for each in _counting(root / f"proc/{process}", root, limiting):
+                # An engine may have left the container in a group that others are in.
+                there = _processes(each.folder)
+                if process in there and os.getpid() not in there:
+                    limiting.append(each)
             found = cls(limiting, name)
             return found, found._take_over(limits)
         except OSError as error:

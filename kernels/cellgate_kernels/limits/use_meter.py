@@ -26,7 +26,7 @@ from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies, is_apart
 from cellgate_kernels.limits.disk import TICKS_PER_SECOND, ticks_of
 
 MOST_PROCESSES = 100
-"""The most processes of a kernel that a look counts one by one; of more, no figure is known that needs that."""
+"""The most processes of a kernel that a look counts one by one."""
 MOST_THREADS = 1_000
 """The most threads that are asked for their children."""
 KEPT = 2
@@ -99,7 +99,7 @@ class _OpenFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """The control groups that only one kernel's processes are in: by what they count, None if there is none."""
+    """The control groups that only one kernel's processes are in, by what they count, if there are any."""
 
     memory: Hierarchy | None = None
     seconds: Hierarchy | None = None
@@ -288,7 +288,7 @@ class UseMeter:
         return None
 
     def _family(self, first: int) -> Sequence[int] | None:
-        """Return a process and its descendants, again if one ends meanwhile: its children get another parent."""
+        """Return a process and its descendants, again if one ends: its children get another parent."""
         for _ in range(_PASSES):
             try:
                 return _descendants(self._proc, first)
@@ -339,7 +339,7 @@ def _growth(before: int | None, after: int | None) -> int | None: ...
 @overload
 def _growth(before: float | None, after: float | None) -> float | None: ...
 def _growth(before: float | None, after: float | None) -> float | None:
-    """Return by how much a count has grown; None if it is not known, or has lost what a process had counted."""
+    """Return by how much a count has grown; None if unknown, or if a process was lost with its counts."""
     if before is None or after is None or after < before:
         return None
     return round(after - before, 6)

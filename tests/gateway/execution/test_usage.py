@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from cellgate.client import CellUsage, Finished, Gateway
 from cellgate_kernels.base.resources import MIB
 from tests.conftest import serving
 from tests.gateway.kernels.test_fork_server import cgroups
-from tests.support.server import GatewayProcess
+from tests.support.server import TOKEN, GatewayProcess
 
 __all__ = ["cgroups"]
 
@@ -102,7 +103,8 @@ def test_memory_is_that_of_the_cell(
     sandbox: None, cgroups: None, gateway: GatewayProcess, session: str
 ) -> None:
     """Though it is given back before the end; the next cell has a peak of its own."""
-    assert usage_of(gateway, session, f"held = bytearray(b'x' * {100 * MIB}); del held")["memory_peak"] > 100 * MIB
+    held = f"held = bytearray(b'x' * {100 * MIB}); del held"
+    assert usage_of(gateway, session, held)["memory_peak"] > 100 * MIB
     assert 0 < usage_of(gateway, session, "1")["memory_peak"] < 100 * MIB
 
 
@@ -158,3 +160,13 @@ def test_nobody_knows_which_of_two_kernels_in_a_sandbox_used_it(
     finally:
         gateway.delete(f"/v1/sessions/{other}")
     assert "usage" in gateway.execute(session, "1")
+
+
+def test_the_client_has_it_as_values(sandbox: None, gateway: GatewayProcess, session: str) -> None:
+    with Gateway.sync(gateway.url, TOKEN) as client:
+        result = client.session(session).run("1")
+        assert isinstance(result.usage, CellUsage)
+        assert result.usage.cpu_seconds is not None
+        assert result.to_dict()["usage"] == {name: getattr(result.usage, name) for name in FIELDS}
+        (end,) = (each for each in client.events(session, follow=False) if isinstance(each, Finished))
+        assert end.usage == result.usage

@@ -172,7 +172,9 @@ def test_no_more_is_said_than_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     assert gone.end(gone.begin()) == NOTHING
 
 
-@pytest.mark.parametrize(("inside", "seconds"), [((7, 8), 4.0), ((7, 8, 99), 0.5)], ids=["alone", "with others"])
+@pytest.mark.parametrize(
+    ("inside", "seconds"), [((7, 8), 4.0), ((7, 8, 99), 0.5)], ids=["alone", "with others"]
+)
 def test_a_group_with_processes_of_others_is_not_believed(
     tmp_path: Path, inside: tuple[int, ...], seconds: float
 ) -> None:
