@@ -23,7 +23,7 @@ from typing import overload
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.launch.backend import IsolationBackend
 from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies, is_apart
-from cellgate_kernels.limits.disk import TICKS_PER_SECOND, ticks_of
+from cellgate_kernels.limits.disk import TICKS_PER_SECOND, TIMES
 
 MOST_PROCESSES = 100
 """The most processes of a kernel that a look counts one by one."""
@@ -252,8 +252,8 @@ class UseMeter:
             folder, keep = f"{self._proc}/{process}", process in self._lasting
             try:
                 if with_ticks:
-                    state = self._files.read(f"{folder}/stat", keep=keep).rpartition(b")")[2].decode()
-                    ticks += ticks_of(state.split())
+                    state = self._files.read(f"{folder}/stat", keep=keep).rpartition(b")")[2]
+                    ticks += sum(map(int, state.split()[TIMES]))
                 if written is not None:
                     written += _written_in(self._files.read(f"{folder}/io", keep=keep))
             except (FileNotFoundError, ProcessLookupError):
