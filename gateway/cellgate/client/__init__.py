@@ -65,7 +65,6 @@ from cellgate.wire.answers import (
 from cellgate.wire.events import (
     Branched,
     BranchedFrom,
-    CellUsage,
     Checkpointed,
     ClearOutput,
     CommClosed,
@@ -101,6 +100,7 @@ from cellgate.wire.events import (
     UpdateDisplayData,
 )
 from cellgate.wire.problems import Problem
+from cellgate.wire.usage import CellUsage
 
 __all__ = [
     "Alternative",

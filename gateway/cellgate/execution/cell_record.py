@@ -97,7 +97,7 @@ class _CellUse:
         if kernel.shares_sandbox_with:
             return None
         sent = received = None
-        if kernel.facts.offline:
+        if self._meter.offline:
             sent, received = self._traffic.sent - self._sent, self._traffic.received - self._received
         usage = {
             "cpu_seconds": use.cpu_seconds,

@@ -20,7 +20,8 @@ from cellgate.execution.pictures import Images, without_images
 from cellgate.record.export.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import RECORD_SET_BACK, describe_end, note_output
-from cellgate.wire.events import CellUsage, ErrorInfo, Finished, KernelInfo
+from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
+from cellgate.wire.usage import CellUsage
 from cellgate_kernels.codec.encoding import encode, encode_in_steps
 from cellgate_kernels.protocol.outputs import OutputArea, stderr, stdout, text
 from cellgate_kernels.protocol.outputs import plain as without_ansi

@@ -163,7 +163,7 @@ class SessionRuns:
 
     @property
     def traffic(self) -> Traffic:
-        """What the session's proxy has carried so far, for the cells that run."""
+        """The bytes that the session's proxy has carried so far."""
         return self._context.traffic
 
     async def until_quiet(self) -> None:

@@ -21,9 +21,9 @@ from cellgate.wire.events import (
     MemoryKills,
     Missing,
     Package,
-    Usage,
 )
 from cellgate.wire.problems import Problem
+from cellgate.wire.usage import Usage
 
 Next = Annotated[str | None, say("The value of `after` for the next page; null on the last page.")]
 Number = Annotated[int | None, say("The value of `after` for the next page; null on the last page.")]

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from cellgate.wire.base import Value, say
+from cellgate.wire.usage import Usage
 from cellgate.wire.words import Cause, Status
 
 E = TypeVar("E", bound="Event")
@@ -63,28 +64,6 @@ class ErrorInfo(Value, frozen=True, kw_only=True):
     traceback: Traceback = []
 
 
-class CellUsage(Value, frozen=True, kw_only=True):
-    """What all processes of the session used from the cell's start to its end; null where nobody knows.
-
-    A program that an earlier cell started counts, too. The gateway reads this from the system, so no code of
-    the session can change it; where it can't know everything, the session used at least that much.
-    """
-
-    cpu_seconds: Annotated[float | None, say("Processor time in seconds.")] = None
-    memory_peak: Annotated[
-        int | None, say("The most bytes of memory known to be in use at once, with cached files.")
-    ] = None
-    disk_written: Annotated[int | None, say("Bytes written to file systems on disks.")] = None
-    network_sent: Annotated[int | None, say("Bytes sent to hosts.")] = None
-    network_received: Annotated[int | None, say("Bytes received from hosts.")] = None
-
-
-Usage = Annotated[
-    CellUsage,
-    say("What the session's processes used meanwhile; absent if nothing is known, as without a kernel."),
-]
-
-
 class Missing(Value, frozen=True, kw_only=True):
     """What a session had before its kernel was replaced and does not have now."""
 
@@ -113,9 +92,7 @@ LossFiles = Annotated[
     str | UnsetType,
     say("`kept` if the session's files are in the workspace of the fresh kernel, `none` if that is empty."),
 ]
-LossMissing = Annotated[
-    Missing | UnsetType, say("What the session had before and does not have now, if anything.")
-]
+LossMissing = Annotated[Missing | UnsetType, say("What the session had before and lacks now, if anything.")]
 
 
 class Loss(Value, frozen=True, kw_only=True):

@@ -87,7 +87,6 @@ async def adopt(
         tells_variables=stored.tells_variables,
         memory=MemoryGroup.of(provisioner.process),
         meter=UseMeter.of(provisioner),
-        offline=bool(provisioner.place[1].egress),
     )
     packages = None if stored.packages is None else Path(stored.packages)
     kernel = Kernel(profile, facts, manager, connection, workspace, forks, packages, workshop.store)

@@ -66,8 +66,7 @@ class KernelProfile:
 class KernelFacts:
     """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
     ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``); the control group of
-    its `memory`, if it has one of its own; the `meter` of its sandbox, and whether no byte leaves that but by
-    the way that its owner serves (`offline`).
+    its `memory`, if it has one of its own; the `meter` of its sandbox.
     """
 
     info: Mapping[str, Any]
@@ -77,7 +76,6 @@ class KernelFacts:
     tells_variables: bool = False
     memory: MemoryGroup | None = None
     meter: UseMeter | None = None
-    offline: bool = False
 
 
 class Forks(Protocol):

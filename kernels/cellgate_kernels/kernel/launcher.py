@@ -363,7 +363,6 @@ class KernelLauncher:
                 tells_variables=_says_that_it_has(TELLS_VARIABLES, told),
                 memory=MemoryGroup.of(provisioner.process),
                 meter=UseMeter.of(provisioner),
-                offline=bool(provisioner.place[1].egress),
             )
             place, packages = folders.workspace, folders.packages
             store = self._workshop.store if provisioner.adoptable else None

@@ -18,12 +18,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import TypeVar
 
 from cellgate_kernels.base.tasks import guarded
-from cellgate_kernels.launch.backend import IsolationBackend
+from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies, is_apart
 from cellgate_kernels.limits.disk import TICKS_PER_SECOND, TIMES
+
+N = TypeVar("N", int, float)
 
 MOST_PROCESSES = 100
 """The most processes of a kernel that a look counts one by one."""
@@ -92,7 +94,7 @@ class _OpenFiles:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all open files."""
         for path in tuple(self._descriptors):
             self._drop(path)
 
@@ -137,12 +139,19 @@ class UseMeter:
     """Measures one sandbox. `process` returns its first process, None at its end.
 
     `shared`: whether kernels of others may be in its control group. Kernels that share the sandbox itself
-    share a meter: nobody can say which of them uses what.
+    share a meter: nobody can say which of them uses what. `offline`: whether no byte leaves it but by the way
+    that its owner serves.
     """
 
     def __init__(
-        self, process: Callable[[], int | None], *, shared: bool = False, root: Path = Path("/")
+        self,
+        process: Callable[[], int | None],
+        *,
+        shared: bool = False,
+        offline: bool = False,
+        root: Path = Path("/"),
     ) -> None:
+        self.offline = offline
         self._process = process
         self._shared = shared
         self._root = root
@@ -157,9 +166,10 @@ class UseMeter:
         self._last: Look | None = None
 
     @classmethod
-    def of(cls, backend: IsolationBackend) -> UseMeter:
+    def of(cls, backend: CellgateProvisioner) -> UseMeter:
         """Return a meter of a kernel that was just launched, or taken over."""
-        meter = cls(lambda: backend.process, shared=backend.has_neighbours)
+        _, view = backend.place
+        meter = cls(lambda: backend.process, shared=backend.has_neighbours, offline=bool(view.egress))
         backend.last_look = meter.note_end
         backend.gone.add_done_callback(guarded(lambda _: meter.close(), "end of a meter"))
         return meter
@@ -177,8 +187,9 @@ class UseMeter:
         """Return what was used since `begin`, which returned `before`."""
         self._running -= 1
         after = self._last or self._look()
+        seconds = _growth(before.seconds, after.seconds)
         return KernelUse(
-            _growth(before.seconds, after.seconds),
+            None if seconds is None else round(seconds, 6),
             _peak_between(before, after),
             _growth(before.written, after.written),
         )
@@ -194,7 +205,7 @@ class UseMeter:
         self._first = None
 
     def _open(self) -> None:
-        """Find out where the counts are."""
+        """Find the files that have the counts."""
         self._files.close()
         self._first = process = self._process()
         self._known, self._born, self._groups = None, b"", _Groups()
@@ -334,15 +345,11 @@ def _written_in(text: bytes) -> int:
     return int(text[begin : text.index(b"\n", begin)])
 
 
-@overload
-def _growth(before: int | None, after: int | None) -> int | None: ...
-@overload
-def _growth(before: float | None, after: float | None) -> float | None: ...
-def _growth(before: float | None, after: float | None) -> float | None:
+def _growth(before: N | None, after: N | None) -> N | None:
     """Return by how much a count has grown; None if unknown, or if a process was lost with its counts."""
     if before is None or after is None or after < before:
         return None
-    return round(after - before, 6)
+    return after - before
 
 
 def _peak_between(before: Look, after: Look) -> int | None:

@@ -24,8 +24,8 @@ USAGE = {"cpu_seconds": 1.5, "memory_peak": 1000, "disk_written": 20, **UNKNOWN}
 class CountingMeter(UseMeter):
     """A meter that always measures the same. `open`: the looks that have no end yet."""
 
-    def __init__(self, used: KernelUse = USED) -> None:
-        super().__init__(lambda: None)
+    def __init__(self, used: KernelUse = USED, *, offline: bool = False) -> None:
+        super().__init__(lambda: None, offline=offline)
         self.used = used
         self.open = 0
 
@@ -50,11 +50,11 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.check()
 
 
-def measured(world: World, meter: CountingMeter, *, offline: bool = False) -> FakeKernel:
+def measured(world: World, meter: CountingMeter) -> FakeKernel:
     """The session's kernel, with this meter."""
     kernel = world.kernel("s")
     assert kernel is not None
-    kernel.facts = replace(kernel.facts, meter=meter, offline=offline)
+    kernel.facts = replace(kernel.facts, meter=meter)
     return kernel
 
 
@@ -121,7 +121,7 @@ def test_what_nobody_knows_is_not_told(world: World, used: KernelUse, told: dict
 
 def test_bytes_of_the_session_s_connections_count_for_the_cell_that_runs(world: World) -> None:
     """Where it has no other way to a network."""
-    measured(world, CountingMeter(KernelUse()), offline=True)
+    measured(world, CountingMeter(KernelUse(), offline=True))
     session = world.live("s")
     assert session is not None
     traffic = session.runs.traffic
@@ -138,7 +138,7 @@ def test_bytes_of_the_session_s_connections_count_for_the_cell_that_runs(world: 
 
 
 def test_nothing_is_known_of_kernels_that_share_a_sandbox(world: World) -> None:
-    measured(world, CountingMeter(), offline=True)
+    measured(world, CountingMeter(offline=True))
     world.run(world.manager.branch(PRINCIPAL, "s", "b", BranchSpec()))
     world.ask("s", "hello")
     world.ask("b", "hello")
