@@ -84,7 +84,6 @@ from cellgate.wire.events import (
     KernelInfo,
     Loss,
     Missing,
-    Obstacle,
     Package,
     PackagesChanged,
     PortClosed,
@@ -99,6 +98,7 @@ from cellgate.wire.events import (
     Stream,
     UpdateDisplayData,
 )
+from cellgate.wire.obstacle import Obstacle
 from cellgate.wire.problems import Problem
 from cellgate.wire.usage import CellUsage
 

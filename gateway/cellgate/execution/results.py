@@ -130,8 +130,7 @@ class ResultBuilder:
         """Return the result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
         With `plain`, no string contains ANSI codes. `size`: larger parts are cut or left out, with a mark.
-        `images`: where images are. Addresses in the result are paths below `base_url`. `kept`: whether the
-        execution can be read later.
+        `images`: where images are. Addresses are paths below `base_url`. `kept`: if it can be read later.
         """
         end = self._end
         outputs = self._area.outputs()

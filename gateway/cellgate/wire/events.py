@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from cellgate.wire.base import Value, say
+from cellgate.wire.obstacle import Obstacle
 from cellgate.wire.usage import Usage
 from cellgate.wire.words import Cause, Status
 
@@ -125,13 +126,6 @@ class BranchedFrom(Value, frozen=True, kw_only=True):
     session: Annotated[str, say("The key of the session that was branched.")]
     seq: Annotated[int, say("The `seq` of its event `branched`.")]
     head: Annotated[str, say("That event's hash in hexadecimal; it covers all events before.")]
-
-
-class Obstacle(Value, frozen=True, kw_only=True):
-    """Something that a branch would not have, or that would not work in it."""
-
-    kind: Annotated[str, say("What it is, as a stable word, such as `thread`.")]
-    name: Annotated[str, say("Its name, such as that of a thread.")] = ""
 
 
 class Package(Value, frozen=True, kw_only=True):
