@@ -83,9 +83,9 @@ class _CellUse:
     """Measures what a cell uses. Of kernels that share a sandbox nothing is known: all use it at once."""
 
     def __init__(self, kernel: Kernel, traffic: Traffic) -> None:
-        meter = None if kernel.shares_sandbox_with else kernel.facts.meter
+        meter = kernel.facts.meter
         self._meter = meter
-        self._before = None if meter is None else meter.begin()
+        self._before = None if meter is None or kernel.shares_sandbox_with else meter.begin()
         self._traffic = traffic
         self._sent, self._received = traffic.sent, traffic.received
 

@@ -25,5 +25,5 @@ class CellUsage(Value, frozen=True, kw_only=True):
 
 Usage = Annotated[
     CellUsage,
-    say("What the session's processes used meanwhile; absent if nothing is known, as without a kernel."),
+    say("What the session's processes used while it ran; absent if nothing is known, as without a kernel."),
 ]
