@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -195,9 +195,12 @@ class UseMeter:
         )
 
     def note_end(self) -> None:
-        """Look for the last time: the first process has ended, and its control group is about to go."""
+        """Look for the last time: the first process has ended, and its control group is about to go.
+
+        What processes wrote is lost with them, or not, as it happens.
+        """
         if self._running and self._last is None:
-            self._last = self._look()
+            self._last = replace(self._look(), written=None)
 
     def close(self) -> None:
         """Close the files; the next `begin` opens them again."""

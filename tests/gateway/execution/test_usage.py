@@ -133,6 +133,12 @@ def test_who_ends_the_kernel_has_used_it_nevertheless(
     assert usage["disk_written"] is None
 
 
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_a_kernel_without_isolation_has_used_its_time(plain: GatewayProcess, session: str, end: str) -> None:
+    usage = usage_of(plain, session, f"import os\n{SPIN}\n{end}", "died")
+    assert usage["cpu_seconds"] > 0.4
+
+
 def test_no_process_leaves_its_group(
     sandbox: None, cgroups: None, gateway: GatewayProcess, session: str
 ) -> None:
