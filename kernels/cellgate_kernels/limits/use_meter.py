@@ -38,6 +38,7 @@ CONTROLLERS = ("memory", "cpuacct")
 _PAGE = 4096
 _PASSES = 3
 _WRITTEN = b"write_bytes: "
+_SECONDS = {1: "cpuacct.usage", 2: "cpu.stat"}
 _PEAK = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _PRESENT = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
@@ -57,12 +58,16 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The counts at one moment. `peak`: the most memory so far, `memory`: at this moment, in bytes."""
+    """The counts at one moment. `peak`: the most memory so far, `memory`: at this moment, in bytes.
+
+    `afresh`: the peak begins with this look, so that neither has been read.
+    """
 
     seconds: float | None = None
     peak: int | None = None
     memory: int | None = None
     written: int | None = None
+    afresh: bool = False
 
 
 class _OpenFiles:
@@ -160,8 +165,11 @@ class UseMeter:
         self._first: int | None = None
         self._groups = _Groups()
         self._lasting: frozenset[int] = frozenset()
+        self._seconds = ""
+        self._peak = self._present = ""
         self._known: Sequence[int] | None = None
         self._born = b""
+        self._of_first: int | None = None
         self._running = 0
         self._last: Look | None = None
 
@@ -179,14 +187,14 @@ class UseMeter:
         if self._first is None:
             self._open()
         self._running += 1
-        if self._running == 1:
-            self._forget_peak()
+        if self._running == 1 and self._forget_peak():
+            return self._look(peak=False, memory=False)
         return self._look()
 
     def end(self, before: Look) -> KernelUse:
         """Return what was used since `begin`, which returned `before`."""
         self._running -= 1
-        after = self._last or self._look()
+        after = self._last or self._look(memory=not before.afresh)
         seconds = _growth(before.seconds, after.seconds)
         return KernelUse(
             None if seconds is None else round(seconds, 6),
@@ -211,7 +219,8 @@ class UseMeter:
         """Find the files that have the counts."""
         self._files.close()
         self._first = process = self._process()
-        self._known, self._born, self._groups = None, b"", _Groups()
+        self._known, self._born, self._groups, self._of_first = None, b"", _Groups(), None
+        self._seconds = self._peak = self._present = ""
         if process is None:
             return
         groups = _Groups.of(process, self._root)
@@ -221,39 +230,49 @@ class UseMeter:
             if inside is None or below is None or not set(inside) <= set(below):
                 groups = _Groups()
         self._groups = groups
+        if groups.seconds is not None:
+            self._seconds = str(groups.seconds.folder / _SECONDS[groups.seconds.version])
+        if groups.memory is not None:
+            self._peak = str(groups.memory.folder / _PEAK[groups.memory.version])
+            self._present = str(groups.memory.folder / _PRESENT[groups.memory.version])
         self._lasting = frozenset((self._processes() or ())[:KEPT])
 
-    def _look(self) -> Look:
+    def _look(self, *, peak: bool = True, memory: bool = True) -> Look:
+        """Return the counts now. Without `peak` it begins with this look."""
         if self._first is None:
             return Look()
         seconds = self._seconds_of_group()
         written, ticks = self._of_processes(with_ticks=seconds is None)
         if seconds is None and ticks is not None:
             seconds = ticks / TICKS_PER_SECOND
-        return Look(seconds, self._memory(_PEAK), self._memory(_PRESENT), written)
+        return Look(
+            seconds,
+            self._memory(self._peak) if peak else None,
+            self._memory(self._present) if memory else None,
+            written,
+            not peak,
+        )
 
     def _seconds_of_group(self) -> float | None:
         group = self._groups.seconds
         if group is not None:
             with suppress(OSError, ValueError, IndexError):
-                if group.version == 1:
-                    return int(self._files.read(f"{group.folder}/cpuacct.usage")) / 1e9
-                return int(self._files.read(f"{group.folder}/cpu.stat").split(None, 2)[1]) / 1e6
+                told = self._files.read(self._seconds)
+                return int(told) / 1e9 if group.version == 1 else int(told.split(None, 2)[1]) / 1e6
         return None
 
-    def _memory(self, names: dict[int, str]) -> int | None:
-        group = self._groups.memory
-        if group is not None:
+    def _memory(self, path: str) -> int | None:
+        if path:
             with suppress(OSError, ValueError):
-                return int(self._files.read(f"{group.folder}/{names[group.version]}"))
+                return int(self._files.read(path))
         return None
 
-    def _forget_peak(self) -> None:
-        """Let the peak begin anew. Version 2 can't do that before Linux 6.12, and counts from the start."""
-        group = self._groups.memory
-        if group is not None:
+    def _forget_peak(self) -> bool:
+        """Let the peak begin anew, and return whether it does: not in version 2 before Linux 6.12."""
+        if self._peak:
             with suppress(OSError):
-                os.pwrite(self._files.keep(f"{group.folder}/{_PEAK[group.version]}", os.O_RDWR), b"0", 0)
+                return os.pwrite(self._files.keep(self._peak, os.O_RDWR), b"0", 0) > 0
+        return False
 
     def _of_processes(self, *, with_ticks: bool) -> tuple[int | None, int | None]:
         """Return the bytes that all processes have written, and their ticks; each with reaped children."""
@@ -269,7 +288,7 @@ class UseMeter:
                     state = self._files.read(f"{folder}/stat", keep=keep).rpartition(b")")[2]
                     ticks += sum(map(int, state.split()[TIMES]))
                 if written is not None:
-                    written += _written_in(self._files.read(f"{folder}/io", keep=keep))
+                    written += self._written_by(process, f"{folder}/io", keep=keep)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended, and its parent has its counts
             except (OSError, ValueError):
@@ -279,10 +298,17 @@ class UseMeter:
             return None, None
         return written, ticks if with_ticks else None
 
+    def _written_by(self, process: int, path: str, *, keep: bool) -> int:
+        """Return what a process has written. Raises OSError, ValueError."""
+        if process != self._first or self._known is None or len(self._known) > KEPT:
+            return _written_in(self._files.read(path, keep=keep))
+        if self._of_first is None:
+            # It only waits for the kernel, and as long as no process is born there is none to be reaped.
+            self._of_first = _written_in(self._files.read(path, keep=keep))
+        return self._of_first
+
     def _processes(self) -> Sequence[int] | None:
         """Return the ids of the processes; None if there are too many to look at, or nobody knows."""
-        if self._groups.processes is not None:
-            return self._listed(self._groups.processes)
         assert self._first is not None
         try:
             # The id of the youngest process or thread of the machine, in its last field.
@@ -290,7 +316,9 @@ class UseMeter:
         except OSError:
             born = b""
         if self._known is None or not born or born != self._born:
-            self._known, self._born = self._family(self._first), born
+            listed = self._groups.processes
+            self._known = self._family(self._first) if listed is None else self._listed(listed)
+            self._born, self._of_first = born, None
         return self._known
 
     def _listed(self, path: str) -> Sequence[int] | None:
@@ -357,6 +385,8 @@ def _growth(before: N | None, after: N | None) -> N | None:
 
 def _peak_between(before: Look, after: Look) -> int | None:
     """Return the most memory that is known to have been in use between two looks."""
+    if before.afresh:
+        return after.peak
     if before.peak is not None and after.peak is not None and after.peak > before.peak:
         # The mark has risen since, so it was reached since.
         return after.peak

@@ -83,18 +83,21 @@ def test_a_group_counts_time_and_memory(tmp_path: Path, version: int) -> None:
     before = meter.begin()
     system.counts(7, seconds=2.25, memory=2000, peak=7000)
     system.process(7, written=4220)
+    system.born(9)
     assert meter.end(before) == KernelUse(0.75, 7000, 4100)
-    assert meter.end(meter.begin()) == KernelUse(0.0, 2000, 0)
+    before = meter.begin()
+    system.counts(7, seconds=2.25, memory=2000, peak=2000)
+    assert meter.end(before) == KernelUse(0.0, 2000, 0)
     meter.close()
 
 
-def test_a_peak_of_an_earlier_cell_is_not_this_one_s(tmp_path: Path) -> None:
+def test_a_peak_of_an_earlier_cell_is_not_this_one_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the mark can't be set back, it says something only if it rises; else the looks do."""
     system = System(tmp_path, 2, THEIRS[2])
     system.counts(7, seconds=1, memory=1000, peak=5000)
+    monkeypatch.setattr(UseMeter, "_forget_peak", lambda _: False)
     meter = system.meter()
     first = meter.begin()
-    # The other cell beside it does not set the mark back.
     system.counts(7, seconds=1, memory=1000, peak=5000)
     second = meter.begin()
     system.counts(7, seconds=1, memory=900, peak=5000)
@@ -113,7 +116,8 @@ def test_without_a_group_time_is_that_of_the_processes(tmp_path: Path) -> None:
     meter = system.meter()
     before = meter.begin()
     system.process(7, 8, ticks=10, written=1)
-    system.process(8, ticks=150, written=4096)
+    system.born(10)
+    system.process(8, 9, ticks=150, written=4096)
     system.process(10, ticks=1000, written=1000)  # it is nobody's child
     assert meter.end(before) == KernelUse(1.3, None, 4094)
     meter.close()
