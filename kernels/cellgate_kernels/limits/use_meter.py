@@ -7,7 +7,7 @@ below the first one, and nobody knows their memory. Bytes written are each proce
 known is None, and no figure says more than was used.
 
 A look is made on the loop, because a thread would cost more: files that are read again stay open, so that it
-takes some ten microseconds. It limits nothing. See cgroups(7), proc(5), the kernel's cgroup-v1/memory,
+takes some 25 us. It limits nothing. See cgroups(7), proc(5), the kernel's cgroup-v1/memory,
 cgroup-v1/cpuacct and cgroup-v2.
 """
 
