@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 from msgspec import UNSET, UnsetType, structs
 
-from cellgate.wire.events import Obstacle
+from cellgate.wire.obstacle import Obstacle
 from cellgate.wire.problems import Problem, QuotaState, StreamProblem, problem, stream_problem
 from cellgate_kernels.base.errors import (
     CannotBranch,

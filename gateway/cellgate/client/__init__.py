@@ -84,7 +84,6 @@ from cellgate.wire.events import (
     KernelInfo,
     Loss,
     Missing,
-    Obstacle,
     Package,
     PackagesChanged,
     PortClosed,
@@ -99,7 +98,9 @@ from cellgate.wire.events import (
     Stream,
     UpdateDisplayData,
 )
+from cellgate.wire.obstacle import Obstacle
 from cellgate.wire.problems import Problem
+from cellgate.wire.usage import CellUsage
 
 __all__ = [
     "Alternative",
@@ -110,6 +111,7 @@ __all__ = [
     "Ceilings",
     "CellFailed",
     "CellReport",
+    "CellUsage",
     "CheckpointModel",
     "Checkpointed",
     "ClearOutput",

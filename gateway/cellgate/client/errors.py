@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cellgate.wire.events import Obstacle
+from cellgate.wire.obstacle import Obstacle
 from cellgate_kernels.base import errors
 from cellgate_kernels.base.errors import CellgateError
 

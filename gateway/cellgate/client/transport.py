@@ -38,7 +38,7 @@ import msgspec
 from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
 from cellgate.client.owners import Owners, session_in
 from cellgate.client.silence import socket_options
-from cellgate.wire.events import Obstacle
+from cellgate.wire.obstacle import Obstacle
 from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.resources import MIB
 

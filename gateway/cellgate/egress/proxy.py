@@ -72,6 +72,9 @@ class ProxyHost(Protocol):
     def check_writable(self) -> None:
         """Raise StorageError while connections can't be recorded."""
 
+    def carried(self, number: int, *, sent: bool) -> None:
+        """Take note of bytes that are about to be sent to a host, or to the kernel."""
+
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
         """Record an event of the session."""
 
@@ -350,6 +353,7 @@ class SessionProxy:
             await place
         await self._egress.pass_bytes(self._principal, number)
         connection.active_at = self._time()
+        self._host.carried(number, sent=sent)
         if sent:
             connection.sent += number
         else:

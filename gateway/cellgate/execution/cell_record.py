@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
@@ -68,6 +69,44 @@ def _kills(kernel: Kernel) -> int:
     """Count the processes that were killed at the kernel's limit of memory; 0 where nobody knows."""
     # A read of 15 us from memory: a thread would cost more.
     return 0 if kernel.facts.memory is None else kernel.facts.memory.kills()
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The bytes that a session's proxy has sent to hosts and received from them so far."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class _CellUse:
+    """Measures what a cell uses. Of kernels that share a sandbox nothing is known: all use it at once."""
+
+    def __init__(self, kernel: Kernel, traffic: Traffic) -> None:
+        meter = kernel.facts.meter
+        self._meter = meter
+        self._before = None if meter is None or kernel.shares_sandbox_with else meter.begin()
+        self._traffic = traffic
+        self._sent, self._received = traffic.sent, traffic.received
+
+    def end(self, kernel: Kernel) -> dict[str, Any] | None:
+        """Return the event's `usage`; None if nothing is known. Call it once."""
+        if self._meter is None or self._before is None:
+            return None
+        use = self._meter.end(self._before)
+        if kernel.shares_sandbox_with:
+            return None
+        sent = received = None
+        if self._meter.offline:
+            sent, received = self._traffic.sent - self._sent, self._traffic.received - self._received
+        usage = {
+            "cpu_seconds": use.cpu_seconds,
+            "memory_peak": use.memory_peak,
+            "disk_written": use.disk_written,
+            "network_sent": sent,
+            "network_received": received,
+        }
+        return None if all(value is None for value in usage.values()) else usage
 
 
 def explain_end(status: Status, timeout: float | None, message: str | None) -> dict[str, Any] | None:
@@ -182,32 +221,43 @@ class CellEnd:
 
     `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: the observer's
     value when the cell was accepted. `place`: the cell's among its principal's running cells, if it has one.
-    `memory_kills`: processes killed at the limit of memory while the cell ran. `interrupted_by`: the
-    principal who interrupted it, if one did and is known.
+    `memory_kills`: processes killed at the limit of memory while the cell ran. `usage`: what the session's
+    processes used meanwhile, None if nothing is known. `interrupted_by`: the principal who interrupted it,
+    if one did and is known. `traffic`: the session's.
     """
 
-    def __init__(self, record: CellRecord, observer: RunObserver, principal: str) -> None:
+    def __init__(self, record: CellRecord, observer: RunObserver, principal: str, traffic: Traffic) -> None:
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.event: Mapping[str, Any] | None = None
         self.origin = observer.origin()
         self.place: CellPlace | None = None
         self.memory_kills = 0
+        self.usage: Mapping[str, Any] | None = None
         self.interrupted_by: str | None = None
         self._kills_before = 0
+        self._traffic = traffic
+        self._use: _CellUse | None = None
         self._record = record
         self._observer = observer
         self._principal = principal
         self._report: RunEnd | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
-    def attend(self, kernel: Kernel) -> None:
-        """Note how many processes of this kernel had been killed before the cell."""
+    def attend(self, kernel: Kernel, *, resumed: bool) -> None:
+        """Note what this kernel's processes used before the cell, and how many had been killed.
+
+        `resumed`: the cell runs already, so what it has used before can't be told from what others used.
+        """
         self._kills_before = _kills(kernel)
+        self._use = None if resumed else _CellUse(kernel, self._traffic)
 
     def leave(self, kernel: Kernel) -> None:
-        """Count the processes that were killed since `attend`; none of a kernel that has ended."""
+        """Note what was used since `attend`, and the processes killed; none of a kernel that has ended."""
         self.memory_kills = max(0, _kills(kernel) - self._kills_before)
+        if self._use is not None:
+            self.usage = self._use.end(kernel)
+            self._use = None
 
     def record(
         self, fields: Mapping[str, Any], size: int, kernel: str | None, queued: float, ran: float | None

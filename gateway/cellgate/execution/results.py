@@ -21,6 +21,7 @@ from cellgate.record.export.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import RECORD_SET_BACK, describe_end, note_output
 from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
+from cellgate.wire.usage import CellUsage
 from cellgate_kernels.codec.encoding import encode, encode_in_steps
 from cellgate_kernels.protocol.outputs import OutputArea, stderr, stdout, text
 from cellgate_kernels.protocol.outputs import plain as without_ansi
@@ -129,8 +130,7 @@ class ResultBuilder:
         """Return the result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
         With `plain`, no string contains ANSI codes. `size`: larger parts are cut or left out, with a mark.
-        `images`: where images are. Addresses in the result are paths below `base_url`. `kept`: whether the
-        execution can be read later.
+        `images`: where images are. Addresses are paths below `base_url`. `kept`: if it can be read later.
         """
         end = self._end
         outputs = self._area.outputs()
@@ -171,6 +171,7 @@ class ResultBuilder:
             truncated=end.get("truncated", False),
             interrupted_by=end.get("interrupted_by", UNSET),
             memory_kills=end.get("memory_kills", UNSET),
+            usage=msgspec.convert(end["usage"], CellUsage) if "usage" in end else UNSET,
             kernel=msgspec.convert(end["kernel"], KernelInfo) if "kernel" in end else _BUSY,
             outputs=outputs,
             files=self._files,

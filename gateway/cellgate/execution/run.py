@@ -25,7 +25,7 @@ from msgspec import structs, to_builtins
 from cellgate.errors import StorageFull
 from cellgate.execution.cell_environment import RESTORING, run_silently, setting
 from cellgate.execution.cell_input import CellInput
-from cellgate.execution.cell_record import CellEnd, CellRecord, RunObserver, explain_end
+from cellgate.execution.cell_record import CellEnd, CellRecord, RunObserver, Traffic, explain_end
 from cellgate.execution.deadline import CellDeadline
 from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
@@ -80,13 +80,14 @@ class RunHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the executions of a session share. `host`: the session, once there is one."""
+    """What the executions of a session share. `host`: the session, once there is one; `traffic`: its own."""
 
     log: EventLog
     settings: ExecutionSettings
     host: RunHost | None = None
     observer: RunObserver = field(default_factory=RunObserver)
     principal: str = ""
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 class ExecutionRun:
@@ -123,7 +124,7 @@ class ExecutionRun:
         self.record = CellRecord(
             context.log, execution=self.id, msg_id=msg_id, number=number, idempotency=idempotency
         )
-        self.end = CellEnd(self.record, context.observer, context.principal)
+        self.end = CellEnd(self.record, context.observer, context.principal, context.traffic)
         self.input = CellInput(None if request.stdin is None else deque(request.stdin))
         self.deadline = CellDeadline(
             timeout,
@@ -256,7 +257,7 @@ class ExecutionRun:
         """Bind the cell to its kernel: watch for its exit, and start the deadline."""
         self._kernel = kernel
         self.ran_on = kernel.id
-        self.end.attend(kernel)
+        self.end.attend(kernel, resumed=self._resumed is not None)
         kernel.exited.add_done_callback(self._wake)
         self.deadline.start(ran=ran)
 
@@ -498,6 +499,8 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
     told: dict[str, Any] = {}
     if run.end.memory_kills:
         told["memory_kills"] = run.end.memory_kills
+    if run.end.usage is not None:
+        told["usage"] = run.end.usage
     if outcome.cause == INTERRUPTED and run.end.interrupted_by is not None:
         told["interrupted_by"] = run.end.interrupted_by
     if outcome.status is Status.TIMEOUT:

@@ -39,6 +39,8 @@ async def copied(
             fields["ran_in"] = source.key
         elif each.type == "finished":
             fields["truncated"] = fields.get("truncated", False) or left_out
+            # It was used once, where the cell ran.
+            fields.pop("usage", None)
         try:
             event = target.append(each.type, row.id, fields, size=len(each.body))
         except StorageFull:

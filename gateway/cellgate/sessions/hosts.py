@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cellgate.errors import StorageError
+from cellgate.execution.cell_record import Traffic
 from cellgate.quotas.usage import Account
 from cellgate.record.events import EventLog
 from cellgate.record.store.interface import EventStore
@@ -28,9 +29,15 @@ class SessionConnections:
     """A session as a `ProxyHost`."""
 
     def __init__(
-        self, record: SessionRecord, runs: SessionRuns, secrets: SessionSecrets | None, account: Account
+        self,
+        record: SessionRecord,
+        runs: SessionRuns,
+        secrets: SessionSecrets | None,
+        account: Account,
+        traffic: Traffic,
     ) -> None:
         self._account = account
+        self._traffic = traffic
         self._record = record
         self._secrets = secrets
         self._runs = runs
@@ -44,6 +51,13 @@ class SessionConnections:
         """Check that the session can be recorded. Raises StorageError, PrincipalQuotaExceeded."""
         self._record.check_writable()
         self._account.check_record()
+
+    def carried(self, number: int, *, sent: bool) -> None:
+        """Count the bytes for the cells that run."""
+        if sent:
+            self._traffic.sent += number
+        else:
+            self._traffic.received += number
 
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
         """Record an event; a secret that is part of a host's name is masked."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellgate.errors import NotFound
+from cellgate.execution.cell_record import Traffic
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
@@ -159,6 +160,11 @@ class SessionRuns:
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
         self.quiet = asyncio.Event()
         """Set when no cell is running or queued any more."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that the session's proxy has carried so far."""
+        return self._context.traffic
 
     async def until_quiet(self) -> None:
         """Return when no cell is running or queued."""

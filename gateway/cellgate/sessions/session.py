@@ -445,7 +445,9 @@ def _proxy(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionPr
     """Return the proxy of a session that has a network; None for others."""
     if parts.egress is None or not spec.profile.egress:
         return None
-    host = SessionConnections(session.record, session.runs, spec.secrets, session.account)
+    host = SessionConnections(
+        session.record, session.runs, spec.secrets, session.account, session.runs.traffic
+    )
     return SessionProxy(parts.egress, session.account.name, host)
 
 

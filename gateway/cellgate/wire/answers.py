@@ -23,6 +23,7 @@ from cellgate.wire.events import (
     Package,
 )
 from cellgate.wire.problems import Problem
+from cellgate.wire.usage import Usage
 
 Next = Annotated[str | None, say("The value of `after` for the next page; null on the last page.")]
 Number = Annotated[int | None, say("The value of `after` for the next page; null on the last page.")]
@@ -379,6 +380,7 @@ class Result(Value, frozen=True, kw_only=True):
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
     interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
     kernel: KernelInfo = KernelInfo()
     outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []
     stdout: str = ""

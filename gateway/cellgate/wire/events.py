@@ -14,6 +14,8 @@ import msgspec
 from msgspec import UNSET, UnsetType, field
 
 from cellgate.wire.base import Value, say
+from cellgate.wire.obstacle import Obstacle
+from cellgate.wire.usage import Usage
 from cellgate.wire.words import Cause, Status
 
 E = TypeVar("E", bound="Event")
@@ -91,9 +93,7 @@ LossFiles = Annotated[
     str | UnsetType,
     say("`kept` if the session's files are in the workspace of the fresh kernel, `none` if that is empty."),
 ]
-LossMissing = Annotated[
-    Missing | UnsetType, say("What the session had before and does not have now, if anything.")
-]
+LossMissing = Annotated[Missing | UnsetType, say("What the session had before and lacks now, if anything.")]
 
 
 class Loss(Value, frozen=True, kw_only=True):
@@ -126,13 +126,6 @@ class BranchedFrom(Value, frozen=True, kw_only=True):
     session: Annotated[str, say("The key of the session that was branched.")]
     seq: Annotated[int, say("The `seq` of its event `branched`.")]
     head: Annotated[str, say("That event's hash in hexadecimal; it covers all events before.")]
-
-
-class Obstacle(Value, frozen=True, kw_only=True):
-    """Something that a branch would not have, or that would not work in it."""
-
-    kind: Annotated[str, say("What it is, as a stable word, such as `thread`.")]
-    name: Annotated[str, say("Its name, such as that of a thread.")] = ""
 
 
 class Package(Value, frozen=True, kw_only=True):
@@ -344,6 +337,7 @@ class Finished(Event, frozen=True, kw_only=True):
     truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
     interrupted_by: InterruptedBy | UnsetType = UNSET
     memory_kills: MemoryKills | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
     timeout: Annotated[float | UnsetType, say("Seconds it had; absent unless `status` is `timeout`.")] = UNSET
     sent: Annotated[
         bool | UnsetType, say("Whether a kernel was asked to run the cell; absent unless `status` is `died`.")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, UnsetType
 
 from cellgate.wire.base import Value, say
-from cellgate.wire.events import Obstacle
+from cellgate.wire.obstacle import Obstacle
 
 QuotaName = Annotated[
     str | UnsetType, say("The principal's quota that is used up; absent for other reasons.")

@@ -231,6 +231,7 @@ class DockerProvisioner(CellgateProvisioner):
         request = SeatRequest(launch, self._common, connection, self._shared_config, named_for)
         child = await seat.fork(request)
         child.workspaces = lambda: self.workspaces
+        child.ending = self._look_last
         self._child = child
         self.way = "fork"
         self._follow(child.exited)

@@ -382,6 +382,9 @@ class ForkedChild:
 
     oom_score_refused = False
 
+    ending: Callable[[], None] | None = None
+    """Called when it has ended and its cgroup is still there."""
+
     def __init__(self, pidfd: int, cgroup: Cgroup | None, memory: int, tasks: Supervisor) -> None:
         self._loop = asyncio.get_running_loop()
         self._pidfd: int | None = pidfd
@@ -454,6 +457,8 @@ class ForkedChild:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = None
+        if self.ending is not None:
+            self.ending()
         self._tasks.start(self._bury(), "end of a forked kernel", failed=self._lost)
 
     async def _bury(self) -> None:

@@ -23,6 +23,7 @@ from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.limits.memory import MemoryGroup
+from cellgate_kernels.limits.use_meter import UseMeter
 from cellgate_kernels.protocol.kernel_info import known_info
 from cellgate_kernels.protocol.messages import Channel
 
@@ -85,6 +86,7 @@ async def adopt(
         can_branch=stored.can_branch,
         tells_variables=stored.tells_variables,
         memory=MemoryGroup.of(provisioner.process),
+        meter=UseMeter.of(provisioner),
     )
     packages = None if stored.packages is None else Path(stored.packages)
     kernel = Kernel(profile, facts, manager, connection, workspace, forks, packages, workshop.store)

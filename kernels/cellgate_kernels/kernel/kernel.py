@@ -33,6 +33,7 @@ from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.launch.folders import EGRESS
 from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.limits.memory import MemoryGroup
+from cellgate_kernels.limits.use_meter import UseMeter
 from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.protocol.unsent import read_last_words
 
@@ -65,7 +66,7 @@ class KernelProfile:
 class KernelFacts:
     """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
     ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``); the control group of
-    its `memory`, if it has one of its own.
+    its `memory`, if it has one of its own; the `meter` of its sandbox.
     """
 
     info: Mapping[str, Any]
@@ -74,6 +75,7 @@ class KernelFacts:
     can_branch: bool = False
     tells_variables: bool = False
     memory: MemoryGroup | None = None
+    meter: UseMeter | None = None
 
 
 class Forks(Protocol):
@@ -224,6 +226,8 @@ class Kernel:
         if self._sleep is not None:
             await self._sleep.close()
         self._sleep = begun = Sleep(group, self.connection, lane)
+        if self.facts.meter is not None:
+            self.facts.meter.close()
         return begun if await begun.begin() else None
 
     def is_disturbed(self) -> bool:

@@ -41,6 +41,7 @@ from cellgate_kernels.launch.base import CellgateProvisioner, last_words
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.limits.disk_watch import DiskWatch
 from cellgate_kernels.limits.memory import MemoryGroup
+from cellgate_kernels.limits.use_meter import UseMeter
 from cellgate_kernels.protocol.kernel_info import known_info
 from cellgate_kernels.protocol.masking import Masker
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -361,6 +362,7 @@ class KernelLauncher:
                 can_branch=provisioner.can_share and _says_that_it_has(FEATURE, told),
                 tells_variables=_says_that_it_has(TELLS_VARIABLES, told),
                 memory=MemoryGroup.of(provisioner.process),
+                meter=UseMeter.of(provisioner),
             )
             place, packages = folders.workspace, folders.packages
             store = self._workshop.store if provisioner.adoptable else None

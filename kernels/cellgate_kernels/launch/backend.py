@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -128,6 +128,8 @@ class IsolationBackend(KernelProvisionerBase):
         self._exited: asyncio.Future[KernelExit] | None = None
         self.gone: asyncio.Future[KernelExit]
         """Completed when all processes of the kernel's sandbox are gone. Only after a launch."""
+        self.last_look: Callable[[], None] | None = None
+        """Called when the first process has ended and its control group is still there, if we notice."""
 
     @property
     def image_used(self) -> Mapping[str, str]:
@@ -230,6 +232,11 @@ class IsolationBackend(KernelProvisionerBase):
             raise KernelStartFailed(
                 f"The kernelspec's program {path!r} is not an executable file at an absolute path."
             )
+
+    def _look_last(self) -> None:
+        """Let whoever measures the kernel look for the last time."""
+        if self.last_look is not None:
+            self.last_look()
 
     def _follow(self, gone: asyncio.Future[KernelExit]) -> None:
         """Mark the kernel as ended when all its processes are gone, unless its end is known before."""

@@ -45,6 +45,7 @@ class Supervised(Protocol):
 
     exited: asyncio.Future[KernelExit]
     started: asyncio.Future[None]
+    ending: Callable[[], None] | None
     inner_pid: int | None
     oom_score_refused: bool
 
@@ -131,6 +132,9 @@ class Child:
 
     prepare: Callable[[int], None] | None = None
     """Called with the first process of the pid namespace before anything runs in the sandbox."""
+
+    ending: Callable[[], None] | None = None
+    """Called when the process has ended and the system still has its counts."""
 
     def __init__(
         self,
@@ -290,6 +294,8 @@ class Child:
     def _on_exit(self) -> None:
         assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
+        if self.ending is not None:
+            self.ending()
         # Until the leader is reaped, its group's id can't be reused.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -351,6 +357,7 @@ class ChildProvisioner(CellgateProvisioner):
             self._child = await self._begin(launch)
         except OSError as error:
             raise KernelStartFailed(f"The kernel could not be started: {in_words(error)}") from error
+        self._child.ending = self._look_last
         self._follow(self._child.exited)
         await asyncio.shield(self._child.started)
         if self._child.exited.done():

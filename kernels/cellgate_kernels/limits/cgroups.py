@@ -29,6 +29,8 @@ from cellgate_kernels.base.errors import BackendUnavailable, in_words
 from cellgate_kernels.base.resources import ResourceLimits
 
 CONTROLLERS = ("memory", "pids", "cpu")
+ACCOUNTING = ("cpuacct",)
+"""The controller of version 1 that counts processor time; version 2 counts it in each group."""
 GATEWAY = "cellgate-gateway"
 """The group below the gateway's own group to which its processes are moved, with version 2."""
 FIRST = "first"
@@ -133,6 +135,10 @@ class Cgroups:
             if missing:
                 raise BackendUnavailable(f"the system offers no cgroups for {', '.join(sorted(missing))}")
             found = cls._tried(limiting, name)
+            counting = _counting(root / "proc/self", root, limiting)
+            with suppress(OSError):  # what kernels use is then counted otherwise
+                found = cls._tried([*limiting, *counting], name)
+                limiting += counting
         except OSError as error:
             raise BackendUnavailable(
                 f"cgroups can't be made here: {in_words(error)}; with systemd, the gateway's unit needs"
@@ -170,6 +176,11 @@ class Cgroups:
                     raise ProcessLookupError(errno.ESRCH, "the container has ended")
                 if process not in there or os.getpid() in there:
                     raise BackendUnavailable("a container's cgroup is not seen from here")
+            for each in _counting(root / f"proc/{process}", root, limiting):
+                # An engine may have left the container in a group that others are in.
+                there = _processes(each.folder)
+                if process in there and os.getpid() not in there:
+                    limiting.append(each)
             found = cls(limiting, name)
             return found, found._take_over(limits)
         except OSError as error:
@@ -338,6 +349,18 @@ def _folder(point: str, root: str, path: str) -> Path:
     return Path(point) / inside.lstrip("/")
 
 
+def _counting(process: Path, root: Path, known: Sequence[Hierarchy]) -> list[Hierarchy]:
+    """Return version 1's hierarchy that counts processor time, if it is mounted by itself. Raises OSError.
+
+    `process`: the process's folder in /proc; `known`: the hierarchies that its kernels are in anyway.
+    """
+    folders = {each.folder for each in known}
+    mounts = (root / "proc/self/mountinfo").read_text()
+    found = hierarchies((process / "cgroup").read_text(), mounts, ACCOUNTING)
+    below = [_below(each, root) for each in found if each.version == 1]
+    return [each for each in below if each.folder not in folders]
+
+
 def _below(hierarchy: Hierarchy, root: Path) -> Hierarchy:
     """Return the hierarchy by its path below `root`; with version 2, with its existing controllers."""
     folder = root / hierarchy.folder.relative_to("/")
@@ -363,7 +386,7 @@ def _settings(hierarchy: Hierarchy, limits: ResourceLimits, reserved: int) -> It
         "cpu": [("cpu.max", f"{quota} {_PERIOD}")],
     }
     for name in hierarchy.controllers:
-        yield from (one if hierarchy.version == 1 else two)[name]
+        yield from (one if hierarchy.version == 1 else two).get(name, ())
 
 
 _WITHOUT_SWAP = ("memory.memsw.limit_in_bytes", "memory.swap.max")

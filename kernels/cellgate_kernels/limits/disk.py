@@ -33,7 +33,8 @@ MOST_NAMES = 2_000_000
 
 _PASSES = 3
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH)
-_TIMES = slice(11, 15)  # utime, stime, cutime, cstime
+TIMES = slice(11, 15)
+"""Where the fields of `state_of` have processor times: utime, stime, cutime, cstime."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 Parents = Mapping[int, int]
@@ -128,7 +129,7 @@ def state_of(folder: str) -> list[str]:
 
 def ticks_of(state: Sequence[str]) -> int:
     """Return the processor time of a process and its reaped children, in `TICKS_PER_SECOND`."""
-    return sum(map(int, state[_TIMES]))
+    return sum(map(int, state[TIMES]))
 
 
 @dataclass(frozen=True, slots=True)

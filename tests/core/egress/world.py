@@ -44,6 +44,8 @@ class World:
         self.dialed: list[tuple[list[str], int]] = []
         self.own: set[str] = set()
         self.events: list[dict[str, Any]] = []
+        self.carried_bytes = {True: 0, False: 0}
+        """The bytes so far; True: sent to hosts."""
         self._noted = asyncio.Event()
         self.running: str | None = "cell-1"
         self.writable = True
@@ -74,6 +76,10 @@ class World:
         """As a session's record."""
         if not self.writable:
             raise StorageError("the disk is gone")
+
+    def carried(self, number: int, *, sent: bool) -> None:
+        """Count bytes."""
+        self.carried_bytes[sent] += number
 
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
         """Keep an event."""

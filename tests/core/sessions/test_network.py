@@ -14,6 +14,7 @@ import pytest
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import Conflict, NetworkNotAllowed
+from cellgate.execution.cell_record import Traffic
 from cellgate.identity.host_patterns import parse_host_pattern
 from cellgate.identity.secrets import Secret
 from cellgate.sessions.hosts import SessionConnections
@@ -150,7 +151,7 @@ def test_a_secret_in_a_hosts_name_is_masked() -> None:
     secrets = SessionSecrets(cast("Any", Source()), PRINCIPAL, ["KEY"])
     secrets.current()
     connections = SessionConnections(
-        cast("Any", SimpleNamespace(log=log)), cast("Any", None), secrets, cast("Any", None)
+        cast("Any", SimpleNamespace(log=log)), cast("Any", None), secrets, cast("Any", None), Traffic()
     )
     connections.note("connection", {"host": "s3cret.example", "port": 443, "address": None})
     connections.note("connections", {"allowed": 1, "hosts": ["x.s3cret.example:443"]})

@@ -25,6 +25,9 @@ BOTH = """\
 39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
 """
+APART = BOTH.replace("/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct", "/cpu rw - cgroup cgroup rw,cpu") + (
+    "33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n"
+)
 NAMELESS = "90 23 0:70 / /mnt rw,relatime - tmpfs  rw,size=64k\n"
 TWO = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 FILES = {
@@ -188,6 +191,29 @@ def test_kernels_that_are_never_frozen_are_in_version_1_alone(one: System) -> No
     assert not freezing[0].parent.exists()
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["it may be used", "it may not"])
+def test_processor_time_is_counted_where_version_1_has_that_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Where it can't be counted, kernels have all other groups."""
+    system = System(tmp_path, 1, "5:cpuacct:/\n4:memory:/a\n3:pids:/\n2:cpu:/\n0::/\n", APART)
+    base = tmp_path / "sys/fs/cgroup"
+    if there:
+        (base / "cpuacct").mkdir()
+    system.patch(monkeypatch)
+    found = Cgroups.find("cellgate-1", tmp_path)
+    kernel = found.make("k", LIMITS)
+    folders = [folder for folder, _ in kernel.folders]
+    counting = base / "cpuacct/cellgate-1/k"
+    assert (counting in folders) is there
+    assert len(folders) == 3 + there
+    if there:
+        assert read(counting, "cpu.cfs_quota_us", "pids.max") == ["", ""]
+    kernel.remove()
+    found.close()
+    assert not any(base.rglob("cellgate-1"))
+
+
 def test_a_kernel_gets_its_limits_in_version_2(two: System) -> None:
     found = Cgroups.find("cellgate-1", two.root)
     own = two.root / "sys/fs/cgroup/own"
@@ -331,6 +357,23 @@ def test_a_containers_processes_get_a_group_beside_its_kernels_in_version_1(one:
     kernel = found.make("k", LIMITS)
     assert read(base / "pids/docker/c/cellgate/k", "pids.max") == ["40"]
     assert {folder.parent for folder, _ in kernel.folders} == {folder.parent for folder, _ in first.folders}
+
+
+@pytest.mark.parametrize(("processes", "counted"), [("70\n", True), ("1\n70\nours\n", False)])
+def test_a_container_is_counted_in_a_group_of_its_own_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, counted: bool
+) -> None:
+    """Not in that of the whole machine, whose processes would become the container's."""
+    system = System(tmp_path, 1, "5:cpuacct:/\n4:memory:/a\n3:pids:/\n2:cpu:/\n0::/\n", APART)
+    system.patch(monkeypatch)
+    contain(system, "5:cpuacct:/c\n4:memory:/c\n3:pids:/c\n2:cpu:/c\n0::/\n", "70\n")
+    folder = tmp_path / "sys/fs/cgroup/cpuacct/c"
+    folder.mkdir(parents=True)
+    (folder / "cgroup.procs").write_text(processes.replace("ours", str(os.getpid())))
+    found, _ = Cgroups.around(70, "cellgate", LIMITS, tmp_path)
+    kernel = found.make("k", LIMITS)
+    assert (folder / "cellgate/k" in [each for each, _ in kernel.folders]) is counted
+    assert (folder / "cellgate").exists() is counted
 
 
 def test_a_containers_processes_get_a_group_beside_its_kernels_in_version_2(two: System) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET, UnsetType, structs, to_builtins
 
 from cellgate.record import text
 from cellgate.record.export.page_order import PageOrder, plain_lines
@@ -381,6 +381,8 @@ class _Cell:
         if ended is None:
             return {"status": "running" if self.started is not None else "queued"}
         known = {"status": ended.status, "cause": ended.cause, "duration_ms": ended.duration_ms}
+        if not isinstance(ended.usage, UnsetType):
+            known["usage"] = to_builtins(ended.usage)
         if ended.truncated:
             known["truncated"] = True
         if ended.kernel.replaced:

@@ -137,7 +137,7 @@ class GroupWriter:
         if self._failures.failure is not None or not self._redo.append(group):
             return False
         self._backlog.log(group)
-        if self.syncer is not None:
+        if self.syncer is not None and self.syncer.timer is None:
             self.syncer.soon()
         return True
 

@@ -35,7 +35,8 @@ class Syncer:
         self._in_tables = in_tables
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record-sync")
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """The next sync, once it is scheduled."""
         self._running = False
         self._again = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -46,8 +47,8 @@ class Syncer:
 
     def soon(self) -> None:
         """Schedule a sync, after a commit."""
-        if self._timer is None and not self._closed:
-            self._timer = self._loop.call_later(SYNC_SECONDS, guarded(self.now, "sync of the record"))
+        if self.timer is None and not self._closed:
+            self.timer = self._loop.call_later(SYNC_SECONDS, guarded(self.now, "sync of the record"))
 
     def now(self) -> None:
         """Sync at once, or as soon as the running sync has ended."""
@@ -109,9 +110,9 @@ class Syncer:
         self._thread.shutdown()
 
     def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 def sync_files(redo: int | None, record: Path) -> None:
