@@ -67,7 +67,7 @@ class SetupApp(BaseApp):
         """Run the setup and exit with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
-        prefix = absolute(self.prefix or own_prefix())
+        prefix = absolute(self.prefix or str(own_prefix()))
         set_up(prefix, self._wanted(prefix))
         raise SystemExit(0)
 
