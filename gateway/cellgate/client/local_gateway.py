@@ -32,15 +32,13 @@ from cellgate.client.sync import SyncGateway, SyncSession
 from cellgate.client.values import Result
 from cellgate.wire.found_gateway import RUNNING_BYTES, RUNNING_FILE, FoundGateway
 from cellgate.wire.models import CellKeywords, SessionKeywords
-from cellgate_kernels.base.prefix import own_prefix
 from cellgate_kernels.base.regular import read_regular
 
 _START_SECONDS = 60.0
+_SET_UP_SECONDS = 1800.0
 _STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 _MOST_OF_LOG = 4096
-_KERNELSPECS = own_prefix() / "share" / "cellgate" / "kernels"
-"""Where `cellgate setup` has its last results."""
 _FIXED = ("--ip", "127.0.0.1", "--port", "0")
 _BY_DEFAULT = {"CELLGATE_POOL_SIZE": "1"}
 _NOT_ISOLATED = (
@@ -84,7 +82,6 @@ class LocalGateway:
         with self._starting:
             if self._client is None or self._server is None or not self._server.runs:
                 self._close()
-                _set_up_once(self._options)
                 self._server = _Server.start(self._options, self._data_dir)
                 self._client = Gateway.sync(self._server.url, self._server.token)
                 if self._client.info().isolation == "none":
@@ -149,17 +146,17 @@ class _Server:
         """Start the process, and return once it serves. Raises GatewayError."""
         folder = Path(tempfile.mkdtemp(prefix="cellgate-local-"))
         data = folder / "data" if data_dir is None else Path(data_dir).expanduser().absolute()
-        settings, log = folder / "settings.json", folder / "log"
+        settings, log, said = folder / "settings.json", folder / "log", folder / "said"
         settings.write_text("{}")
         token = secrets.token_urlsafe(24)
         given = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
         # Without the program's folder among the places of modules: what is there is not the gateway's.
         program = (sys.executable, "-P", "-m", "cellgate.cli.serve.attached", str(folder))
-        with log.open("wb") as file:
+        with log.open("wb") as file, said.open("wb") as output:
             process = subprocess.Popen(
                 (*program, *_FIXED, *options, "--config", str(settings), "--data-dir", str(data)),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=output,
                 stderr=file,
                 env=given | _BY_DEFAULT | {"CELLGATE_TOKEN": token},
                 # Ctrl-C in a terminal is the program's, which interrupts its cell with it.
@@ -167,7 +164,7 @@ class _Server:
             )
         server = cls(process, folder, token)
         try:
-            server.url = _served(process, data / RUNNING_FILE)
+            server.url = _served(process, data / RUNNING_FILE, said)
         except BaseException as error:
             words = _last_words(log)
             server.end()
@@ -178,38 +175,27 @@ class _Server:
         return server
 
 
-def _set_up_once(options: Sequence[str]) -> None:
-    """Make the environment of kernels if there is none, and print the steps. Raises GatewayError."""
-    if _KERNELSPECS.is_dir() or any(option.rpartition("=")[2] == "docker" for option in options):
-        return
-    process = subprocess.Popen(
-        (sys.executable, "-P", "-m", "cellgate", "setup"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    last = ""
-    with process:
-        assert process.stdout is not None
-        for last in process.stdout:
-            print(f"cellgate: {last.removeprefix('cellgate: ')}", end="", file=sys.stderr, flush=True)
-    if process.returncode != 0:
-        raise GatewayError(0, "not_started", f"`cellgate setup` failed: {last.strip()}")
+def _served(process: subprocess.Popen[bytes], path: Path, said: Path) -> str:
+    """Return the URL at which `process` serves, once it serves. Raises TimeoutError, also if it has ended.
 
-
-def _served(process: subprocess.Popen[bytes], path: Path) -> str:
-    """Return the URL at which `process` serves, once it serves. Raises TimeoutError, also if it has ended."""
+    Before that it says only, in the file `said`, how it makes the environment of kernels. These steps are
+    printed, and have their own time.
+    """
     latest = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < latest:
-        try:
-            found = msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=FoundGateway)
-        except FileNotFoundError:
-            found = None
-        # One that was killed may have left its own in a folder that the caller named.
-        if found is not None and found.pid == process.pid:
-            return found.url
-        time.sleep(_LOOK_SECONDS)
+    with said.open(encoding="utf-8", errors="replace") as steps:
+        while process.poll() is None and time.monotonic() < latest:
+            lines = steps.readlines()
+            try:
+                found = msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=FoundGateway)
+            except FileNotFoundError:
+                found = None
+            # One that was killed may have left its own in a folder that the caller named.
+            if found is not None and found.pid == process.pid:
+                return found.url
+            for line in lines:
+                print(f"cellgate: {line}", end="", file=sys.stderr, flush=True)
+                latest = time.monotonic() + _SET_UP_SECONDS
+            time.sleep(_LOOK_SECONDS)
     raise TimeoutError
 
 

@@ -55,9 +55,13 @@ class CellHook:
         unwanted = tasks.start(run.unwanted.wait(), f"cell hook for {run.id}", execution=run.id)
         try:
             await asyncio.wait({asked, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            self._program.leave(run.id, asked)
+            raise
         finally:
             await tasks.cancel()
         if run.unwanted.is_set():
+            self._program.leave(run.id, asked)
             return
         try:
             await outcome(asked, lambda: CellHookFailed("The gateway is shutting down"))

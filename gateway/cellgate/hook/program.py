@@ -28,7 +28,9 @@ from cellgate_kernels.codec.structure import INLINE_BYTES
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
-"""Seconds for an answer, with the program's start if it has to be started."""
+"""Seconds for an answer."""
+START_SECONDS = 15.0
+"""Seconds for the first answer after the program's start: it may have much to load."""
 LINE_SECONDS = 30.0
 """Seconds that a cell waits until it is asked about."""
 MOST_WAITING = 1024
@@ -42,6 +44,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 GRACE = 2.0
 """Seconds for the program to end once its stdin is closed."""
 SAID_BYTES = 4096
+MOST_LINES, LINES_PERIOD = 20, 10.0
+"""Lines of the program's stderr that are logged in so many seconds: a hostile cell may make it write many."""
+END_PAUSE = 0.01
 UNSAID = "The program gives no reason."
 
 
@@ -102,6 +107,8 @@ class HookProgram:
         self._tasks = Supervisor()
         self._messages = Supervisor()
         self._process: asyncio.subprocess.Process | None = None
+        self._has_answered = False
+        self._unasked: set[str] = set()
         self._failures = 0
         self._due = 0.0
         self._now = asyncio.get_running_loop().time
@@ -129,10 +136,19 @@ class HookProgram:
     def ask(self, question: HookQuestion) -> asyncio.Task[None]:
         """Ask whether a cell may run; the task's result is that it may.
 
-        It fails with CellRefused or CellHookFailed. Whoever stops waiting leaves the task alone: the answer
-        is read in any case, so that the next one is the next question's.
+        It fails with CellRefused or CellHookFailed. Whoever stops waiting calls `leave`.
         """
+        self._unasked.add(question.id)
         return self._tasks.share(self._ask(question), f"cell hook for {question.id}", execution=question.id)
+
+    def leave(self, question: str, asked: asyncio.Task[None]) -> None:
+        """Cancel a question that is not asked yet.
+
+        The answer to one that is asked is read in any case, so that the next one is the next question's.
+        """
+        if question in self._unasked:
+            self._unasked.discard(question)
+            asked.cancel()
 
     async def _ask(self, question: HookQuestion) -> None:
         if len(question.code) + sum(map(len, question.user_expressions.values())) > MOST_CODE:
@@ -141,27 +157,33 @@ class HookProgram:
             )
         try:
             async with self._turns.turn(question.principal):
+                self._unasked.discard(question.id)
                 answer = await self._answer(question)
         except QueueFull as error:
             raise _failed(error.message) from error
+        finally:
+            self._unasked.discard(question.id)
         if not answer.allow:
             raise CellRefused(answer.message.strip() or UNSAID)
 
     async def _answer(self, question: HookQuestion) -> HookAnswer:
         """Return the program's answer. Raises CellHookFailed, after the program has been ended."""
+        seconds = START_SECONDS
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                said = await self._exchange(question)
+            process = await self._running()
+            seconds = ANSWER_SECONDS if self._has_answered else START_SECONDS
+            async with asyncio.timeout(seconds):
+                said = await self._exchange(process, question)
             if not said.endswith(b"\n"):
                 why = await self._fate()
             else:
                 answer = _answer.decode(said)
                 if answer.id == question.id:
-                    self._failures, self.failing = 0, False
+                    self._failures, self.failing, self._has_answered = 0, False, True
                     return answer
                 why = "it answers another question"
         except TimeoutError:
-            why = f"it gave no answer within {ANSWER_SECONDS:g} s"
+            why = f"it gave no answer within {seconds:g} s"
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             why = f"its answer is malformed: {in_brief(error)}"
         except OSError as error:
@@ -172,13 +194,12 @@ class HookProgram:
         await self._give_up(why, question)
         raise _failed(why)
 
-    async def _exchange(self, question: HookQuestion) -> bytes:
+    async def _exchange(self, process: asyncio.subprocess.Process, question: HookQuestion) -> bytes:
         """Return the program's next line, which lacks its end if the program has ended."""
         if len(question.code) > INLINE_BYTES:
             line = await asyncio.to_thread(msgspec.json.encode, question)
         else:
             line = msgspec.json.encode(question)
-        process = await self._running()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(line + b"\n")
@@ -211,17 +232,28 @@ class HookProgram:
             cwd=self.path.parent,
             start_new_session=True,
         )
-        self._process = process
+        self._process, self._has_answered = process, False
         self._messages.start(self._follow(process), "messages of the cell hook")
         logger.info("The cell hook %s has started", self.path, extra={"pid": process.pid})
         return process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        """Log what the program writes to stderr."""
+        """Log the first lines that the program writes to stderr in each period, and count the others."""
         assert process.stderr is not None
+        begun, logged, left_out = self._now(), 0, 0
         while said := await process.stderr.read(SAID_BYTES):
-            for line in said.decode(errors="replace").splitlines():
+            if self._now() - begun >= LINES_PERIOD:
+                if left_out:
+                    logger.warning("The cell hook has said %d lines more, which are left out", left_out)
+                begun, logged, left_out = self._now(), 0, 0
+            lines = said.decode(errors="replace").splitlines()
+            shown = lines[: MOST_LINES - logged]
+            for line in shown:
                 logger.warning("The cell hook says: %s", line)
+            logged += len(shown)
+            left_out += len(lines) - len(shown)
+        if left_out:
+            logger.warning("The cell hook has said %d lines more, which are left out", left_out)
 
     async def _fate(self) -> str:
         """Say how the program ended."""
@@ -254,7 +286,12 @@ class HookProgram:
             # The group's number can't be another's while its leader is not reaped.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            # Its `wait` would also wait for the pipes, which another process may hold open.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE):
+                    while process.returncode is None:  # noqa: ASYNC110 - asyncio tells by `wait` alone
+                        await asyncio.sleep(END_PAUSE)
+        process._transport.close()  # type: ignore[attr-defined]
 
 
 def _exit_of(process: asyncio.subprocess.Process) -> str:

@@ -280,7 +280,7 @@ def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:
 
 
 def find_open_files(most: int) -> Diagnosis:
-    """Judge the number of files that the gateway may open; a kernel needs a dozen."""
+    """Judge the number of files that the gateway may open; a kernel needs about twenty."""
     if most == resource.RLIM_INFINITY:
         return _fine("open files", "no limit")
     if most < FILES_WANTED:

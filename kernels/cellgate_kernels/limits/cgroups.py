@@ -135,10 +135,7 @@ class Cgroups:
             if missing:
                 raise BackendUnavailable(f"the system offers no cgroups for {', '.join(sorted(missing))}")
             found = cls._tried(limiting, name)
-            counting = _counting(root / "proc/self", root, limiting)
-            with suppress(OSError):  # what kernels use is then counted otherwise
-                found = cls._tried([*limiting, *counting], name)
-                limiting += counting
+            found, limiting = cls._tried_counting(found, limiting, name, root)
         except OSError as error:
             raise BackendUnavailable(
                 f"cgroups can't be made here: {in_words(error)}; with systemd, the gateway's unit needs"
@@ -176,17 +173,33 @@ class Cgroups:
                     raise ProcessLookupError(errno.ESRCH, "the container has ended")
                 if process not in there or os.getpid() in there:
                     raise BackendUnavailable("a container's cgroup is not seen from here")
-            for each in _counting(root / f"proc/{process}", root, limiting):
-                # An engine may have left the container in a group that others are in.
-                there = _processes(each.folder)
-                if process in there and os.getpid() not in there:
-                    limiting.append(each)
+            with suppress(OSError):  # what kernels use is then counted otherwise
+                for each in _counting(root / f"proc/{process}", root, limiting):
+                    # An engine may have left the container in a group that others are in.
+                    there = _processes(each.folder)
+                    if process in there and os.getpid() not in there:
+                        (each.folder / name).mkdir(exist_ok=True)
+                        limiting.append(each)
             found = cls(limiting, name)
             return found, found._take_over(limits)
         except OSError as error:
             if error.errno not in _NO_RIGHT:
                 raise
             raise BackendUnavailable(f"a container's cgroup can't be divided: {in_words(error)}") from error
+
+    @classmethod
+    def _tried_counting(
+        cls, found: Cgroups, limiting: list[Hierarchy], name: str, root: Path
+    ) -> tuple[Cgroups, list[Hierarchy]]:
+        """Return cgroups that also count processor time, and their hierarchies; as given if they can't."""
+        counting: list[Hierarchy] = []
+        try:
+            counting = _counting(root / "proc/self", root, limiting)
+            return cls._tried([*limiting, *counting], name), [*limiting, *counting]
+        except OSError:
+            with suppress(OSError):
+                cls(counting, name).close()
+            return found, limiting
 
     def _take_over(self, limits: ResourceLimits) -> Cgroup:
         """Move all processes of the groups above into a new group of the gateway. Raises OSError."""

@@ -116,7 +116,7 @@ def is_up_to_date(prefix: Path, requirements: Path) -> bool:
             (shared / script.relative_to(INSIDE)).read_bytes() == script.read_bytes()
             for script in start_up_files()
         )
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

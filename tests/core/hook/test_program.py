@@ -33,6 +33,7 @@ Hooks = Callable[[str], HookProgram]
 async def hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hooks]:
     """Make hooks, each of the lines that follow `code = ...` in a program."""
     monkeypatch.setattr(program, "ANSWER_SECONDS", PATIENCE)
+    monkeypatch.setattr(program, "START_SECONDS", PATIENCE)
     made: list[HookProgram] = []
 
     def make(text: str) -> HookProgram:
@@ -129,6 +130,57 @@ async def test_no_answer_in_time_is_none(hooks: Hooks, monkeypatch: pytest.Monke
     assert not hook.failing
 
 
+async def test_the_first_answer_after_a_start_may_take_longer(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loads what it needs, and the cell that comes first is none the worse for that."""
+    hook = hooks(
+        "if code == 'slow': time.sleep(600)\nif 'loaded' not in globals(): time.sleep(0.5)\n"
+        "loaded = 1\nanswer(cell)"
+    )
+    await hook.ask(cell())
+    monkeypatch.setattr(program, "ANSWER_SECONDS", 0.1)
+    for _ in range(2):
+        with pytest.raises(CellHookFailed, match="no answer"):
+            await hook.ask(cell("slow"))
+        await hook.ask(cell("after"))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "answer(cell)\nprint('x' * 300_000, flush=True)",
+        "subprocess.Popen(['sleep', '60'], start_new_session=True)\nanswer(cell, id='wrong')",
+    ],
+)
+async def test_a_program_whose_pipes_stay_open_is_given_up_all_the_same(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Because nobody reads what it says, or because another process has them."""
+    monkeypatch.setattr(program, "LONGEST_PAUSE", 0.0)
+    hook = hooks(f"if code == 'bad':\n    {what.replace(chr(10), chr(10) + '    ')}\nelse:\n    answer(cell)")
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(3):
+            asked = [hook.ask(cell("bad", 1)), hook.ask(cell("next", 2))]
+            await asyncio.wait(asked)
+            assert any(isinstance(each.exception(), CellHookFailed) for each in asked)
+        await hook.ask(cell("good", 3))
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_not_asked(hooks: Hooks) -> None:
+    hook = hooks("if code == 'first': time.sleep(0.3)\nanswer(cell, allow=False, message=code)")
+    first = hook.ask(cell("first", 1))
+    left = hook.ask(cell("left", 2))
+    await asyncio.sleep(0.1)
+    hook.leave("2", left)
+    hook.leave("1", first)
+    with pytest.raises(CellRefused, match=r"^third$"):
+        await hook.ask(cell("third", 3))
+    assert left.cancelled()
+    assert str(first.exception()) == "first"
+    assert not hook._unasked
+
+
 async def test_a_program_that_reads_nothing_is_given_up(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +263,17 @@ async def test_what_it_says_is_logged(hooks: Hooks, caplog: pytest.LogCaptureFix
     await hook.ask(cell())
     await hook.close()
     assert "The cell hook says: a word" in caplog.messages
+
+
+async def test_of_many_words_the_first_are_logged_and_the_others_counted(
+    hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = hooks("sys.stderr.write('word\\n' * 100_000); sys.stderr.flush()\nanswer(cell)")
+    await hook.ask(cell())
+    await hook.close()
+    said = [message for message in caplog.messages if message.startswith("The cell hook")]
+    assert said.count("The cell hook says: word") == program.MOST_LINES
+    assert sum("lines more" in message for message in said) == 1
 
 
 async def test_it_ends_with_the_gateway(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,17 +237,32 @@ def test_no_isolation_is_said(temporary: Path) -> None:
         assert gateway.execute_once("2").text == "2"
 
 
+OTHER_PREFIX = """#!{python}
+import runpy, sys
+sys.prefix = {prefix!r}
+del sys.argv[: sys.argv.index("-m") + 1]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
 def test_the_first_one_makes_the_environment_and_says_so(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Here it is there already, in the place where the command looks."""
-    monkeypatch.setattr("cellgate.client.local_gateway._KERNELSPECS", tmp_path / "kernels")
-    with LocalGateway() as gateway, gateway.session() as session:
-        assert session.run("1 + 1").text == "2"
+    """The list that was chosen has no packages, so there is no kernel to serve then."""
+    shared = tmp_path / "prefix" / "share" / "cellgate"
+    shared.mkdir(parents=True)
+    (tmp_path / "requirements.txt").write_text("")
+    choice = {"requirements": str(tmp_path / "requirements.txt")}
+    (shared / "environment.json").write_text(json.dumps(choice))
+    python = tmp_path / "python"
+    python.write_text(OTHER_PREFIX.format(python=sys.executable, prefix=str(tmp_path / "prefix")))
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(GatewayError, match='There is no kernelspec "python3"'):
+        LocalGateway().start()
     said = capsys.readouterr().err.splitlines()
-    assert said
+    assert said[0] == f"cellgate: making the kernel environment in {shared}/environment ..."
     assert {line[:10] for line in said} == {"cellgate: "}
-    assert any(line.startswith("cellgate: kernel environment  ") for line in said)
 
 
 def test_it_starts_again_after_it_was_lost(temporary: Path) -> None:

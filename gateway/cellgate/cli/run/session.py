@@ -20,7 +20,7 @@ from cellgate.cli.base import UsageError, switches
 from cellgate.cli.run.alternatives import alternative_lines
 from cellgate.cli.run.branch_tree import tree_lines
 from cellgate.cli.run.input import Lines
-from cellgate.cli.run.sessions import ENDED, ListOptions
+from cellgate.cli.run.sessions import ENDED, ListOptions, cells_of
 from cellgate.cli.run.undone import checkpoint_lines, undone_text
 from cellgate.cli.run.variables import print_variables
 from cellgate.cli.run.watching import watch
@@ -490,7 +490,7 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     yield "isolation", model.isolation or "-"
     yield "created", model.created_at
     yield "last activity", model.last_activity
-    yield "cells", f"{model.executions}, {model.queue_length} waiting"
+    yield "cells", f"{cells_of(model)}, {model.queue_length} waiting"
     yield "limits", ", ".join(f"{name} {_amount(name, value)}" for name, value in model.limits.items())
     yield from _times(model)
     yield "network", model.network

@@ -86,6 +86,11 @@ class SessionsApp(ListOptions):
         return 0
 
 
+def cells_of(model: SessionModel) -> str:
+    """Return the number of a session's cells as text; older gateways don't tell."""
+    return str(model.executions) if isinstance(model.executions, int) else "-"
+
+
 def _print(models: list[SessionModel], *, owners: bool) -> None:
     headings = ["SESSION", "STATE", "KERNEL", "CELLS", "LAST ACTIVITY (UTC)", "ISOLATION"]
     titled = any(model.title for model in models)
@@ -97,7 +102,7 @@ def _print(models: list[SessionModel], *, owners: bool) -> None:
             printed_line(model.session),
             model.state,
             printed_line(model.kernel),
-            str(model.executions),
+            cells_of(model),
             last,
             model.isolation or "-",
             *([printed_line(model.principal or "-")] if owners else []),

@@ -102,7 +102,7 @@ def _chosen(prefix: Path) -> Path:
 def set_up_first() -> None:
     """Create environment and kernelspecs unless there are kernelspecs.
 
-    Where all versions of a program share one place, as by ``uvx``, those of another version are renewed.
+    In a folder that several copies of one version share, as by ``uvx``, those of another copy are renewed.
     Raises as `set_up`, and UsageError if the list of packages is gone that was chosen before.
     """
     catalog, prefix = KernelspecCatalog(), own_prefix()

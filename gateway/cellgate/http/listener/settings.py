@@ -16,7 +16,7 @@ MOST_CONNECTIONS = 4096
 BACKLOG = 1024
 """Connections that the system queues for us. A client beyond them tries again a second later."""
 MOST_OPEN_FILES = 65_536
-FILES_OF_A_KERNEL = 16
+FILES_OF_A_KERNEL = 24
 FILES_OF_OUR_OWN = 128
 FEWEST_CONNECTIONS = 16
 PART_OF_STRANGERS = 8
