@@ -373,7 +373,7 @@ def test_without_open_files_the_log_stays_short_and_service_comes_back(start_gat
 
 def test_limits_follow_from_the_open_files_that_are_allowed() -> None:
     assert connections_for(65_536, 64) == MOST_CONNECTIONS
-    assert connections_for(4096, 64) == (4096 - 128 - 1024) // 2
+    assert connections_for(4096, 64) == (4096 - 128 - 24 * 64) // 2
     assert connections_for(1024, 64) == 256
     assert connections_for(16, 64) == 16
 
@@ -381,12 +381,12 @@ def test_limits_follow_from_the_open_files_that_are_allowed() -> None:
 def test_limits_beyond_the_open_files_that_are_allowed_are_told() -> None:
     """Those that follow from the number of files are told only where kernels alone may need them all."""
     assert too_few(4096, 64, connections_for(4096, 64)) is None
-    assert too_few(4096, 64, 4096 - 128 - 1024) is None
-    for files, kernels, connections, left in ((4096, 64, 2945, 2944), (1024, 64, 256, 0), (256, 2, 97, 96)):
+    assert too_few(4096, 64, 4096 - 128 - 24 * 64) is None
+    for files, kernels, connections, left in ((4096, 64, 2433, 2432), (1024, 64, 256, 0), (256, 2, 81, 80)):
         told = too_few(files, kernels, connections)
         assert told is not None
         assert f"may open {files} files" in told
-        assert f"{kernels} kernels (max_kernels) need up to {16 * kernels}" in told
+        assert f"{kernels} kernels (max_kernels) need up to {24 * kernels}" in told
         assert f"leaves {left} for {connections} connections (max_connections)" in told
 
 
