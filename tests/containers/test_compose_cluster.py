@@ -147,7 +147,7 @@ def test_secrets_are_made_and_users_are_everywhere(cluster: Cluster) -> None:
 
 def test_an_update_of_one_gateway_after_the_other_is_not_noticed(cluster: Cluster) -> None:
     """Each container is replaced, as after `docker compose build`; variables and running cells are kept."""
-    with load(cluster.door) as (clients, progress):
+    with load(cluster.door, newcomers=True) as (clients, progress):
         for service in GATEWAYS:
             before = cluster.container(service)["Id"]
             cluster.run("up", "--detach", "--no-deps", "--no-build", "--force-recreate", service)

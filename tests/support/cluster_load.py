@@ -145,8 +145,7 @@ class Newcomers:
 def load(door: Door, *, newcomers: bool = False) -> Iterator[tuple[list[Client], Progress]]:
     """Clients that run cells, and a call that waits until each has run some more. None may see a failure.
 
-    With `newcomers`, others open and end sessions all the time. Their requests are not such as may be
-    repeated when a connection is lost.
+    With `newcomers`, others open and end sessions all the time.
     """
     name = secrets.token_hex(4)
     clients = [Client(f"load-{name}-{number}") for number in range(CLIENTS)]

@@ -44,7 +44,7 @@ from cellgate.client.errors import ConnectionFailed, GatewayError, InvalidInput,
 from cellgate.client.files import Files
 from cellgate.client.other_names import no_attribute
 from cellgate.client.sync import SyncGateway, SyncSession
-from cellgate.client.transport import MOST_RESULT, SYSTEM_TRUST, Server, Trust, lines
+from cellgate.client.transport import MOST_RESULT, SESSIONS, SYSTEM_TRUST, Server, Trust, lines
 from cellgate.client.users import Users
 from cellgate.client.values import (
     BlocksResult,
@@ -812,9 +812,9 @@ class Gateway(Asynchronous):
     """A gateway at `url`. Each call is one request on its own connection; calls may run concurrently.
 
     All methods raise GatewayError, and InvalidInput for an argument that can't be sent. Calls that can safely
-    be repeated (reads, and `execute`, by an idempotency key) are tried up to `attempts` times when the
-    connection is lost. Unless that is 1, all wait for a while for the gateway of a cluster that has the
-    session. `Gateway.sync(...)` makes one whose methods block.
+    be repeated (reads, the opening and the end of a session, and `execute`, by an idempotency key) are tried
+    up to `attempts` times when the connection is lost. Unless that is 1, all wait for a while for the gateway
+    of a cluster that has the session. `Gateway.sync(...)` makes one whose methods block.
 
     Methods whose first argument is a session's name are those of `Session`, for a session that there is.
 
@@ -938,12 +938,14 @@ class Gateway(Asynchronous):
         """
         body = given(session=session, **session_options(options))
         path = None if session is None else session_path(session)
+        # A repeat after a lost answer finds the session, which has a name of the gateway's then.
+        key = uuid.uuid4().hex if session is None else None
         if on_wait is None:
-            made = await self._calls.call("POST", "/v1/sessions", body, session=path)
+            made = await self._calls.call("POST", SESSIONS, body, session=path, idempotency=key)
             return decode(made, SessionModel)
         now = asyncio.get_running_loop().time
         request = self._calls.exchange(
-            "POST", "/v1/sessions", body=encode(body), accept="application/x-ndjson", session=path
+            "POST", SESSIONS, body=encode(body), accept="application/x-ndjson", session=path
         )
         try:
             async with (
@@ -992,7 +994,8 @@ class Gateway(Asynchronous):
 
     async def delete_session(self, session: str) -> None:
         """End the session's kernel; its record stays."""
-        await self._calls.call("DELETE", session_path(session))
+        path = session_path(session)
+        await self._calls.call("DELETE", path, session=path)
 
     async def purge_session(self, session: str) -> None:
         """End the session and remove its record for good; only a tombstone stays."""

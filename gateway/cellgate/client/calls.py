@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellgate.client.errors import GatewayError, InvalidInput, gateway_error
-from cellgate.client.transport import MOST_ANSWER, HttpAnswer, RequestBody, Server
+from cellgate.client.transport import MOST_ANSWER, SESSIONS, HttpAnswer, RequestBody, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 from cellgate_kernels.base.resources import GIB
 
@@ -107,8 +107,10 @@ class Calls:
                 else:
                     failures, out_of_reach = failures + 1, float("inf")
                 again = method == "GET" or session is not None or idempotency is not None
-                if error.reason == "http_error" and method != "GET":
-                    # Another gateway behind the proxy may know nothing of the first attempt.
+                names_none = target == SESSIONS and session is None
+                if error.reason == "http_error" and method != "GET" and not names_none:
+                    # Another gateway behind the proxy may know nothing of the first attempt. That is no harm
+                    # to a session without a name: what the first attempt has opened ends when it is idle.
                     again = again and self._server.knows(session, target)
                 pause = self._pause(error, failures, now() - out_of_reach, repeatable=again)
                 if pause is None:

@@ -61,7 +61,7 @@ MOST_RESULT = MOST_LINE
 """The longest answer with outputs, in bytes, and the longest file whose length is not told."""
 MOST_FILE = 4096 * MIB
 """The longest file that is read into memory."""
-_SESSIONS = "/v1/sessions"
+SESSIONS = "/v1/sessions"
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
 
@@ -318,9 +318,9 @@ class Server:
 
     def _of_principal(self, method: str, target: str) -> str:
         """Return the target of a request with the owner of its session. Raises InvalidInput for a new one."""
-        if self._principal is None or not target.startswith(_SESSIONS):
+        if self._principal is None or not target.startswith(SESSIONS):
             return target
-        if (method, target) == ("POST", _SESSIONS):
+        if (method, target) == ("POST", SESSIONS):
             raise InvalidInput("Sessions are created for the principal of the token, and for no other")
         return f"{target}{'&' if '?' in target else '?'}{urlencode({'principal': self._principal})}"
 

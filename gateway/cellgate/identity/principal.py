@@ -7,14 +7,18 @@ below HTTP gets the principal's name.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Self
+from typing import Final, Self
 
 from cellgate.errors import Forbidden, NotFound
 from cellgate.wire.owner import new_id
+
+_KEY_DIGITS: Final = 32
+"""Of a key that is made of a request's idempotency key: the longest prefix leaves room for 36."""
 
 
 class Role(StrEnum):
@@ -99,6 +103,14 @@ class Reach:
     def new_key(self, node: str = "") -> str:
         """Return a key for a session whose creator names none; for `node` see `new_id`."""
         return self.prefix if self.exact else f"{self.prefix}{new_id(node)}"
+
+    def key_of(self, request: str) -> str:
+        """Return the key for a session whose creator names none; the same for a repeat of the request.
+
+        `request`: its idempotency key. The result names no gateway of a cluster, as any may get the repeat.
+        """
+        made = hashlib.sha256(request.encode()).hexdigest()[:_KEY_DIGITS]
+        return self.prefix if self.exact else f"{self.prefix}{made}"
 
     def branch_key(self, named: str | None, node: str = "") -> str:
         """Return the key for a branch: `named`, or a new one. Raises Forbidden if the token can't have it.

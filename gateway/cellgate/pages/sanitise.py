@@ -8,7 +8,8 @@ policy of ``html_frame``, so that each of the two catches what the other misses.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import nh3
@@ -123,24 +124,29 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
     return value
 
 
-_cleaner = nh3.Cleaner(
-    tags=set(_TAGS),
-    clean_content_tags=set(_LOST),
-    attributes={
-        "*": set(_EVERYWHERE),
-        "a": {"href", "hreflang"},
-        "img": {"src", "alt"},
-        "input": {"checked", "disabled"},
-        "label": {"for"},
-        **{tag: set(_OF_SHAPES) for tag in _SHAPES},
-    },
-    attribute_filter=_attribute,
-    set_tag_attribute_values={"input": {"type": "checkbox"}},
-    generic_attribute_prefixes={"data-", "aria-"},
-    url_schemes={"http", "https", "mailto", "data"},
-    url_relative=lambda url: url if url.startswith("#") else None,
-    link_rel="noopener noreferrer",
-)
+def _cleaner_of(
+    tags: Collection[str],
+    everywhere: frozenset[str],
+    attribute_filter: Callable[[str, str, str], str | None],
+    attributes: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    **options: Any,
+) -> nh3.Cleaner:
+    """Return a cleaner of these elements and attributes, with the rules that hold for all HTML.
+
+    `everywhere`: the attributes that every element may have; `attributes`: more, by element.
+    """
+    own = {"a": _words("href hreflang"), "img": _words("src alt"), **dict.fromkeys(_SHAPES, _OF_SHAPES)}
+    allowed = {"*": everywhere, **own, **attributes}
+    return nh3.Cleaner(
+        tags=set(tags),
+        clean_content_tags=set(_LOST),
+        attributes={tag: set(names) for tag, names in allowed.items()},
+        attribute_filter=attribute_filter,
+        url_schemes={"http", "https", "mailto", "data"},
+        url_relative=lambda url: url if url.startswith("#") else None,
+        link_rel="noopener noreferrer",
+        **options,
+    )
 
 
 def _attribute_of_author(tag: str, name: str, value: str) -> str | None:
@@ -156,20 +162,15 @@ def _attribute_of_author(tag: str, name: str, value: str) -> str | None:
     return _attribute(tag, name, value)
 
 
-_authors_cleaner = nh3.Cleaner(
-    tags=set(_AUTHORS_TAGS),
-    clean_content_tags=set(_LOST),
-    attributes={
-        "*": set(_OF_AUTHORS),
-        "a": {"href", "hreflang"},
-        "img": {"src", "alt"},
-        **{tag: set(_OF_SHAPES) for tag in _SHAPES},
-    },
-    attribute_filter=_attribute_of_author,
-    url_schemes={"http", "https", "mailto", "data"},
-    url_relative=lambda url: url if url.startswith("#") else None,
-    link_rel="noopener noreferrer",
+_cleaner = _cleaner_of(
+    _TAGS,
+    _EVERYWHERE,
+    _attribute,
+    {"input": _words("checked disabled"), "label": _words("for")},
+    set_tag_attribute_values={"input": {"type": "checkbox"}},
+    generic_attribute_prefixes={"data-", "aria-"},
 )
+_authors_cleaner = _cleaner_of(_AUTHORS_TAGS, _OF_AUTHORS, _attribute_of_author)
 
 
 def authors_markup(text: str) -> str:

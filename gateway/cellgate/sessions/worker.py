@@ -304,10 +304,14 @@ class SessionWorker:
 
     async def _run_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
         """Run a cell in a subshell; if the shared kernel ends, so do all cells."""
-        for hook in self._core.hooks:
-            if hook.beside:
-                await hook.before(run)
-        await run.run(kernel)
+        try:
+            for hook in self._core.hooks:
+                if hook.beside:
+                    await hook.before(run)
+            await run.run(kernel)
+        except CellgateError as error:
+            run.message = error.message
+            run.abandon(Status.DIED, error.reason)
         step = self._core.machine.ran_beside(gave_up=run.gave_up, same=kernel is self._core.kernel)
         if step is Step.RESTART:
             self._holds.restart("kernel_restarted")

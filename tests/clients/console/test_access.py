@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.clients.console.using import act, cells, ended, expect, run, show, tab
+from tests.clients.console.using import act, altered, cells, ended, expect, run, show, tab
 from tests.support.browser import CLIENTS, DESKTOP, PHONE, link, opened
 from tests.support.nightly import mostly_nightly
 from tests.support.requirements import require
@@ -96,12 +95,7 @@ def test_the_times_of_a_session(looked_at: Any, console: GatewayProcess) -> None
     """Of one whose kernel can sleep, which no machine of the tests must be able to."""
     page = looked_at
     console.post("/v1/sessions", {"session": "accessible-times"})
-
-    def tell(route: Any) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"can_sleep": True})
-
-    page.route(re.compile(r"/v1/sessions/accessible-times(\?.*)?$"), tell)
+    altered(page, "accessible-times", lambda model: model | {"can_sleep": True})
     show(page, "accessible-times")
     act(page, "accessible-times", "Title and times")
     expect(page.get_by_role("dialog").get_by_label("After that")).to_be_visible()

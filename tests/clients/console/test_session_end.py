@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.clients.console.using import act, editor, expect, show
+from tests.clients.console.using import act, altered, editor, expect, show
 from tests.support.server import GatewayProcess, until
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -39,14 +38,13 @@ def test_a_sleep_is_told_before_and_put_off(page: Any, console: GatewayProcess) 
     console.post("/v1/sessions", {"session": "drowsy"})
     moments: list[str] = []
 
-    def tell(route: Any) -> None:
+    def tell(model: dict[str, Any]) -> dict[str, Any]:
         # No machine of tests has swap of its own; the rest of the answer is the gateway's.
-        answer = route.fetch()
         at = datetime.now(UTC) + timedelta(seconds=200)
         moments.append(at.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        route.fulfill(response=answer, json=answer.json() | {"sleeps_at": moments[0]})
+        return model | {"sleeps_at": moments[0]}
 
-    page.route(re.compile(r"/v1/sessions/drowsy(\?.*)?$"), tell)
+    altered(page, "drowsy", tell)
     show(page, "drowsy")
     told = page.get_by_label("New cell")
     expect(told).to_contain_text("This session falls asleep in 3 min")
@@ -65,13 +63,8 @@ def test_what_follows_the_idle_time_is_chosen_where_the_kernel_can_sleep(
     page: Any, console: GatewayProcess
 ) -> None:
     console.post("/v1/sessions", {"session": "dozer", "limits": {"lifetime": 7200}})
-
-    def tell(route: Any) -> None:
-        # As above: whether a kernel of the tests can sleep is the machine's matter.
-        answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"can_sleep": True})
-
-    page.route(re.compile(r"/v1/sessions/dozer(\?.*)?$"), tell)
+    # As above: whether a kernel of the tests can sleep is the machine's matter.
+    altered(page, "dozer", lambda model: model | {"can_sleep": True})
     show(page, "dozer")
     act(page, "dozer", "Title and times")
     dialog = page.get_by_role("dialog")
@@ -98,13 +91,7 @@ def test_what_follows_the_idle_time_is_chosen_where_the_kernel_can_sleep(
 
 def test_no_sleep_is_offered_where_the_kernel_can_not_sleep(page: Any, console: GatewayProcess) -> None:
     console.post("/v1/sessions", {"session": "sleepless"})
-
-    def tell(route: Any) -> None:
-        answer = route.fetch()
-        model = {name: value for name, value in answer.json().items() if name != "can_sleep"}
-        route.fulfill(response=answer, json=model)
-
-    page.route(re.compile(r"/v1/sessions/sleepless(\?.*)?$"), tell)
+    altered(page, "sleepless", lambda model: {name: model[name] for name in model if name != "can_sleep"})
     show(page, "sleepless")
     act(page, "sleepless", "Title and times")
     dialog = page.get_by_role("dialog")

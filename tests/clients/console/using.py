@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.browser import driver
@@ -10,6 +12,19 @@ from tests.support.browser import driver
 def expect(what: Any) -> Any:
     """Playwright's assertion of a locator or page, which waits."""
     return driver().expect(what)
+
+
+def altered(page: Any, session: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let the page get the session's model as `change` returns it, as on another machine.
+
+    To be ended by ``page.unroute_all(behavior="wait")``.
+    """
+
+    def tell(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=change(answer.json()))
+
+    page.route(re.compile(rf"/v1/sessions/{re.escape(session)}(\?.*)?$"), tell)
 
 
 def show(page: Any, session: str, execution: str = "") -> None:

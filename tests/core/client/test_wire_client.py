@@ -199,11 +199,7 @@ async def test_what_a_gateways_end_has_cancelled_is_repeated_if_that_is_safe() -
     """It may have been begun; with `Cellgate-Full` it was not."""
     cancelled = problem("shutting_down", 0)
     async with answering(cancelled) as (gateway, requests):
-        for call in (
-            gateway.execute_blocks("s", [("python", "1")]),
-            gateway.restart("s"),
-            gateway.create_session(),
-        ):
+        for call in (gateway.execute_blocks("s", [("python", "1")]), gateway.restart("s")):
             requests.clear()
             with pytest.raises(GatewayError, match="Not now"):
                 await call
@@ -240,6 +236,31 @@ async def test_a_cell_that_a_proxy_has_lost_is_repeated_at_its_own_gateway_alone
     async with answering(cut, done) as (gateway, requests):
         await gateway.execute("s", "1")
         assert len(requests) == 2
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [b"", problem("shutting_down", 0), answer(b"<html>", "502 Bad Gateway")],
+    ids=["cut", "end", "proxy"],
+)
+async def test_a_session_without_a_name_is_opened_and_ended_again_after_a_lost_answer(lost: bytes) -> None:
+    """The repeat has the key of the first request, so the gateway finds what that has opened."""
+    head = f"Cellgate-Owner: {'a' * 32}\r\nLocation: /v1/sessions/s\r\n"
+    opened = answer(b'{"session": "s"}', "201 Created", head)
+    ended = answer(b"", "204 No Content")
+    async with answering(in_turn(lost, opened, lost, ended)) as (gateway, requests):
+        assert (await gateway.create_session()).session == "s"
+        await gateway.delete_session("s")
+    first, second, *ends = requests
+    key = re.search(rb"(?i)idempotency-key: (\S+)", first)
+    assert key is not None
+    assert key[0] in second
+    assert [request.split()[:2] for request in ends] == [[b"DELETE", b"/base/v1/sessions/s"]] * 2
+    async with answering(in_turn(lost, opened, opened)) as (gateway, requests):
+        await gateway.create_session()
+        await gateway.create_session()
+    keys = [re.search(rb"(?i)idempotency-key: (\S+)", request) for request in requests]
+    assert len({found[1] for found in keys if found}) == 2, "another session has a key of its own"
 
 
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"])

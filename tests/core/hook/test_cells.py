@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cellgate.channels.requests import received
+from cellgate.errors import StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.hook.program import CellHookFailed, HookAnswer, HookProgram, HookQuestion
+from cellgate.record.events import EventLog
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.protocol.execution import Status
@@ -215,6 +217,32 @@ def test_a_cell_in_a_subshell_is_shown_before_it_runs_beside(world: Hooked) -> N
     assert run.machine.outcome().cause == "cell_refused"
     assert world.requests() == 0
     assert not session.machine.busy
+
+
+def test_a_cell_in_a_subshell_that_can_not_be_refused_on_a_full_disk_dies(
+    world: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.made()
+    world.do(world.connect, session, "lab")
+    message = new_message(Channel.SHELL, "execute_request", {"code": "bad"}, session="lab")
+    world.rules.gate.clear()
+    run = world.do(lambda: session.submit_message(ExecuteRequest("bad", message=message), beside=True))
+    append = EventLog.append
+
+    def full(self: EventLog, event_type: str, *fields: Any, **options: Any) -> Mapping[str, Any]:
+        if event_type == "error":
+            raise StorageFull("Too much waits")
+        return append(self, event_type, *fields, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EventLog, "append", full)
+        world.rules.gate.set()
+        world.pass_time(5)
+    outcome = run.machine.outcome()
+    assert (outcome.status, outcome.cause) == ("died", "storage_full")
+    assert world.requests() == 0
+    assert not session.machine.busy
+    assert ran(world, "hello").machine.outcome().status is Status.OK
 
 
 def test_a_refusal_aborts_a_clients_later_cells_as_an_error_does(world: Hooked) -> None:

@@ -539,6 +539,24 @@ def test_an_idempotency_key_is_each_users_own(world: World) -> None:
         assert world.gateway.delete("/v1/sessions/twins", token=world.tokens[who]).status == 204
 
 
+def test_a_session_that_a_repeat_finds_is_within_the_tokens_reach_and_each_users_own(world: World) -> None:
+    """The key is made of `Idempotency-Key`, so one user must not find another's."""
+    found = {}
+    for who in ("alice", "bob", "one"):
+        answers = [
+            world.gateway.post(
+                "/v1/sessions", {}, token=world.tokens[who], headers={"Idempotency-Key": "known to all"}
+            )
+            for _ in range(2)
+        ]
+        assert [answer.status for answer in answers] == [201, 200]
+        first, second = (answer.json()["session"] for answer in answers)
+        assert first == second
+        found[who] = first
+        assert world.gateway.delete(f"/v1/sessions/{first}", token=world.tokens[who]).status == 204
+    assert found["one"] == "one"
+
+
 def test_sessions_are_counted_for_who_asks(world: World) -> None:
     def live(who: str) -> int:
         return sum(world.gateway.get("/v1/info", token=world.tokens[who]).json()["sessions"].values())

@@ -95,6 +95,30 @@ def test_without_a_key_the_gateway_makes_one(gateway: GatewayProcess) -> None:
             gateway.delete(f"/v1/sessions/{key}")
 
 
+def test_a_repeated_request_without_a_key_finds_the_session_of_the_first(gateway: GatewayProcess) -> None:
+    """As after an answer that was lost: both have the same `Idempotency-Key`."""
+    once, other = ({"Idempotency-Key": f"open {uuid.uuid4()}"} for _ in range(2))
+    made: list[str] = []
+    try:
+        for body, headers, status in (({}, once, 201), ({}, once, 200), ({}, other, 201)):
+            answer = gateway.post("/v1/sessions", body, headers=headers)
+            made.append(answer.json()["session"])
+            assert answer.status == status
+        first, second, another = made
+        assert first == second != another
+        assert gateway.execute(first, "1 + 1")["text"] == "2"
+        differs = gateway.post("/v1/sessions", {"language": "bash"}, headers=once)
+        assert (differs.status, differs.reason) == (409, "conflict")
+        named = gateway.post("/v1/sessions", {"session": another}, headers=once)
+        assert (named.status, named.json()["session"]) == (200, another), "a name is a key of its own"
+        for wrong in ("", "k" * 256):
+            refused = gateway.post("/v1/sessions", {}, headers={"Idempotency-Key": wrong})
+            assert (refused.status, refused.reason) == (400, "bad_request")
+    finally:
+        for key in set(made):
+            gateway.delete(f"/v1/sessions/{key}")
+
+
 def test_a_key_with_another_kernel_is_a_conflict_live_or_recorded(
     start_gateway: StartGateway, tmp_path: Path
 ) -> None:

@@ -81,6 +81,9 @@ def test_a_reach_is_a_prefix_or_one_key() -> None:
 
 def test_a_new_key_is_within_reach_and_valid() -> None:
     for reach in (Reach(), Reach("x" * 92), Reach("report", exact=True)):
+        assert reach.key_of("a") == reach.key_of("a")
+        assert (reach.key_of("a") == reach.key_of("b")) is reach.exact
+        assert SESSION_KEY.fullmatch(reach.check(reach.key_of("a")))
         assert SESSION_KEY.fullmatch(reach.check(reach.new_key()))
     assert Reach("a-").new_key() != Reach("a-").new_key()
 

@@ -33,7 +33,6 @@ from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
 
-MAX_IDEMPOTENCY_KEY = 255
 LEAST_TEXT = 100
 """The smallest `max_text`: it must have room for the mark of a cut text."""
 
@@ -81,15 +80,6 @@ class ExecutionAnswers(StreamingHandler):
             "images": Images(query.images),
             "base_url": self.services.front.base_url,
         }
-
-    def idempotency_key(self) -> str | None:
-        """Return the request's idempotency key, if any. Raises InvalidInput."""
-        key = self.request.headers.get("Idempotency-Key")
-        if key is None:
-            return None
-        if not key or len(key) > MAX_IDEMPOTENCY_KEY:
-            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
-        return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
 
     async def idempotency(self, key: str | None, hashed: Callable[[], str]) -> tuple[str, str] | None:
         """Return the key with the hash of the request, from `hashed`; None without a key."""

@@ -56,6 +56,11 @@ class SessionsHandler(StreamingHandler):
             "As NDJSON, lines of type `keepalive` tell its position while it waits in line for a kernel; the"
             " status is 200 then, and the last line is the session."
         ),
+        headers={
+            "Idempotency-Key": (
+                "Of a request that names no session: a repeat with the same key gets the first one's session."
+            )
+        },
         body={JSON: SessionBody},
         errors=(*STARTS, Conflict, CannotShare, NetworkNotAllowed),
         needs=Permission.RUN,
@@ -64,11 +69,14 @@ class SessionsHandler(StreamingHandler):
     async def post(self) -> None:
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
-        if self.login.reach.prefix:
-            key = self.login.reach.new_key(self.node) if body.session is None else body.session
-            body = structs.replace(body, session=self.login.reach.check(key))
+        reach, asked = self.login.reach, self.idempotency_key()
+        if body.session is None and asked is not None:
+            body = structs.replace(body, session=reach.key_of(asked))
+        if reach.prefix:
+            key = reach.new_key(self.node) if body.session is None else body.session
+            body = structs.replace(body, session=reach.check(key))
             if body.workspace_of is not None:
-                self.login.reach.check(body.workspace_of)
+                reach.check(body.workspace_of)
         # Any other Accept is answered with JSON, as by every resource with a single form.
         lines = Format.NDJSON in self.request.headers.get("Accept", "")
         form = Format.NDJSON if lines else Format.JSON
@@ -78,7 +86,7 @@ class SessionsHandler(StreamingHandler):
             )
             await session.log.commit()
         self.set_location(f"/v1/sessions/{session.row.key}")
-        self.answer_last(within(self.login.reach, session.to_wire()), form, 201 if created else 200)
+        self.answer_last(within(reach, session.to_wire()), form, 201 if created else 200)
 
 
 class SessionHandler(BaseHandler):
