@@ -107,6 +107,24 @@ class SessionTerms:
         network = body.network == "allow"
         return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
 
+    def replayed_kernel(self, row: SessionRow) -> str:
+        """Return the kernelspec that a session is replayed in: its own, or one of its environment's digest.
+
+        Raises KernelspecNotFound if its environment was removed, and no other has the digest.
+        """
+        named = named_in(row)
+        if named is None:
+            return row.kernel
+        self._catalog.refresh()
+        known = self._catalog.environments()
+        same = [name for name, other in known.items() if other.digest == named.digest]
+        if not same and named.name not in known:
+            raise KernelspecNotFound(
+                f"The session had the environment {named}, which is not here any more, and no other has its"
+                " digest"
+            )
+        return named.name if named.name in same or not same else same[0]
+
     def check_network(self, principal: str) -> None:
         """Check that the principal's sessions may have a network. Raises NetworkNotAllowed, InvalidInput."""
         if self._egress is None:
