@@ -37,6 +37,7 @@ from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, Header, Message, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.specs.named_environment import NamedEnvironment
 
 
 class Fault(LookupError):
@@ -268,6 +269,12 @@ class FakeCatalog:
 
     def find_kernel_specs(self) -> dict[str, str]:
         return {"python3": ""}
+
+    def environments(self) -> dict[str, NamedEnvironment]:
+        return {}
+
+    def refresh(self) -> None:
+        """There is nothing on disk."""
 
 
 class FaultyJournal(Journal):

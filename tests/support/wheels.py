@@ -51,9 +51,9 @@ def _hash(data: bytes) -> str:
 class Index:
     """A simple index of the files in `folder`.
 
-    `fail`: projects whose page is a 500; `hang`: those whose page never comes, until `release`; `lie`: those
-    whose page names another hash; `cut`: those whose files end too early. `asked` are the paths that were
-    asked for, `hanging` is set when one hangs.
+    `fail`: projects whose page is a 500; `hang`: those whose page never comes, until `release`, and such
+    files; `lie`: projects whose page names another hash; `cut`: those whose files end too early. `asked` are
+    the paths that were asked for, `hanging` is set when one hangs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,13 +110,13 @@ class Index:
         path = handler.path
         self.asked.append(path)
         name = path.rstrip("/").rpartition("/")[2]
-        if path.startswith("/files/"):
-            body = (self.folder / name).read_bytes()
-        elif name in self.hang:
+        if name in self.hang:
             released = self._released
             self.hanging.set()
             released.wait(PATIENCE)
             return
+        if path.startswith("/files/"):
+            body = (self.folder / name).read_bytes()
         elif name in self.fail:
             handler.send_error(500)
             return

@@ -69,6 +69,10 @@ class CellgateApp(BaseApp):
     subcommands = {  # noqa: RUF012
         "serve": ("cellgate.cli.serve.serve.ServeApp", "Start the gateway."),
         "setup": ("cellgate.cli.serve.setup.SetupApp", "Make the environment that kernels run in."),
+        "environment": (
+            "cellgate.cli.serve.environment.EnvironmentApp",
+            "Add environments of packages that sessions can name.",
+        ),
         "node": ("cellgate.cli.serve.node.NodeApp", "List, drain and remove the gateways of a cluster."),
         "doctor": ("cellgate.cli.serve.doctor.DoctorApp", "Say what of this machine works for a gateway."),
         "image": ("cellgate.cli.serve.image.ImageApp", "Build or check the image of kernels in containers."),

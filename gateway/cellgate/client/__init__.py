@@ -62,6 +62,7 @@ from cellgate.wire.answers import (
     VariableList,
     VariableModel,
 )
+from cellgate.wire.environments import AddedEnvironment, LockedEnvironment
 from cellgate.wire.events import (
     Branched,
     BranchedFrom,
@@ -103,6 +104,7 @@ from cellgate.wire.problems import Problem
 from cellgate.wire.usage import CellUsage
 
 __all__ = [
+    "AddedEnvironment",
     "Alternative",
     "BlocksResult",
     "Branched",
@@ -147,6 +149,7 @@ __all__ = [
     "KernelInfo",
     "LocalGateway",
     "LocalSession",
+    "LockedEnvironment",
     "Loss",
     "Me",
     "Missing",

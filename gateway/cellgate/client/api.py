@@ -78,6 +78,7 @@ from cellgate.wire.answers import (
     TableRows,
     VariableList,
 )
+from cellgate.wire.environments import AddedEnvironment, EnvironmentList, LockedEnvironment
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
 from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect
@@ -882,6 +883,15 @@ class Gateway(Asynchronous):
         """Return the gateway's version, isolation and ceilings."""
         return decode(await self._calls.call("GET", "/v1/info"), GatewayInfo)
 
+    async def environments(self) -> list[AddedEnvironment]:
+        """Return the environments that the operator has added, which new sessions can name."""
+        return decode(await self._calls.call("GET", "/v1/environments"), EnvironmentList).environments
+
+    async def environment(self, name: str) -> LockedEnvironment:
+        """Return an environment that the operator has added, with the lock of its packages."""
+        path = f"/v1/environments/{quote(name, safe='')}"
+        return decode(await self._calls.call("GET", path), LockedEnvironment)
+
     async def me(self) -> Me:
         """Return whose token this is, what it permits, and how much of their quotas its owner uses."""
         return decode(await self._calls.call("GET", "/v1/me"), Me)
@@ -901,10 +911,11 @@ class Gateway(Asynchronous):
         *,
         kernel: str | None = None,
         language: LanguageName | None = None,
+        environment: str | None = None,
         max_text: int | None = None,
     ) -> Result:
         """Run a cell in a fresh kernel, which is discarded afterwards. `max_text` as of `execute`."""
-        body = given(code=code, kernel=kernel, language=language)
+        body = given(code=code, kernel=kernel, language=language, environment=environment)
         path = "/v1/execute" + _cut_at(max_text)
         return decode(await self._calls.call("POST", path, body, most=MOST_RESULT), Result)
 

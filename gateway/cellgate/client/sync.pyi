@@ -32,6 +32,7 @@ from cellgate.wire.answers import (
     UserModel,
     VariableList,
 )
+from cellgate.wire.environments import AddedEnvironment, LockedEnvironment
 from cellgate.wire.events import Event, Package
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
 from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect, RoleName
@@ -47,6 +48,12 @@ class SyncGateway:
 
     def info(self) -> GatewayInfo:
         """Return the gateway's version, isolation and ceilings."""
+
+    def environments(self) -> list[AddedEnvironment]:
+        """Return the environments that the operator has added, which new sessions can name."""
+
+    def environment(self, name: str) -> LockedEnvironment:
+        """Return an environment that the operator has added, with the lock of its packages."""
 
     def me(self) -> Me:
         """Return whose token this is, what it permits, and how much of their quotas its owner uses."""
@@ -64,6 +71,7 @@ class SyncGateway:
         *,
         kernel: str | None = None,
         language: LanguageName | None = None,
+        environment: str | None = None,
         max_text: int | None = None,
     ) -> Result:
         """Run a cell in a fresh kernel, which is discarded afterwards. `max_text` as of `execute`."""

@@ -103,6 +103,7 @@ class InfoHandler(BaseHandler):
         query=Query,
     )
     async def get(self) -> None:
+        self.services.kernels.catalog.refresh()
         kernels, manager, front = self.services.kernels, self.services.sessions.manager, self.services.front
         specs = {name: kernels.catalog.get_kernel_spec(name) for name in kernels.catalog.find_kernel_specs()}
         installer, ports, user = kernels.installer, front.ports, self.principal.name

@@ -43,6 +43,7 @@ class SessionWish:
     language: LanguageName | None = None
     network: NetworkAccess | None = None
     checkpoint: CheckpointMode | None = None
+    environment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def briefing(info: GatewayInfo, wanted: SessionWish) -> str:
 
 def _environment(info: GatewayInfo, wanted: SessionWish) -> EnvironmentModel | None:
     """Return the environment of a new session's kernel, if it is Python's and known."""
-    kernel = wanted.kernel or info.default_kernel
+    kernel = wanted.environment or wanted.kernel or info.default_kernel
     return None if wanted.language not in (None, "python") else info.environment.get(kernel)
 
 

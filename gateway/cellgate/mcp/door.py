@@ -166,7 +166,10 @@ class McpDoor:
         """Serve a request without a session; if it succeeds, a new session has started."""
         gateway = Gateway(self._url, token, trust=self._trust)
         session = gateway.session(
-            kernel=self._new.kernel, network=self._new.network, checkpoint=self._new.checkpoint
+            kernel=self._new.kernel,
+            network=self._new.network,
+            checkpoint=self._new.checkpoint,
+            environment=self._new.environment,
         )
         client = _Client(_hash(token))
         self._clients.add(client)

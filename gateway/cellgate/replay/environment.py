@@ -16,8 +16,10 @@ from typing import Any
 
 from cellgate.wire.answers import Changed, EnvironmentReport, Pair
 from cellgate_kernels.kernel.environment import count, distributions, is_python
+from cellgate_kernels.specs.named_environment import NamedEnvironment, read_named
 
 HASH_SEED = "PYTHONHASHSEED"
+NAMED = "environment (digest)"
 LEFT_OUT = "packages whose names or versions can't be read"
 _SEED = re.compile(r"[0-9]{1,10}")
 
@@ -32,11 +34,15 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLock:
-    """A Python's and its packages' versions by normalised name. `left_out`: the number of invalid ones."""
+    """A Python's and its packages' versions by normalised name. `left_out`: the number of invalid ones.
+
+    `named`: the environment, if it is one that an operator has added.
+    """
 
     python: str
     packages: Mapping[str, str]
     left_out: int = 0
+    named: NamedEnvironment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ def lock_of(told: Any) -> EnvironmentLock | None:
         python if isinstance(python, str) and is_python(python) else "",
         {package.canonical: package.version for package in known},
         left_out + count(told.get("packages_left_out")),
+        read_named(told.get("environment")),
     )
 
 
@@ -111,4 +118,8 @@ def compare_locks(recorded: EnvironmentLock | None, now: EnvironmentLock | None)
     if recorded.left_out != now.left_out:
         left_out = Changed(name=LEFT_OUT, recorded=str(recorded.left_out), now=str(now.left_out))
         changes.append(left_out)
+    if changes and recorded.named != now.named:
+        # Not a difference by itself: another lock can have the same versions.
+        before, after = (None if each is None else str(each) for each in (recorded.named, now.named))
+        changes.insert(0, Changed(name=NAMED, recorded=before, now=after))
     return EnvironmentCheck(Agreement.DIFFERENT if changes else Agreement.SAME, tuple(changes))

@@ -102,7 +102,8 @@ class Replayer:
         cells = recorded_cells(notebook)
         inputs = input_files(notebook)
         seed = recorded_seed(notebook)
-        wanted = SessionBody(kernel=row.kernel, limits=_limits(row), env=variables_for(seed, HASH_SEED))
+        kernel = self._manager.terms.replayed_kernel(row)
+        wanted = SessionBody(kernel=kernel, limits=_limits(row), env=variables_for(seed, HASH_SEED))
         with self._jobs.file(principal) as given, self._jobs.file(principal) as made:
             # A `Comparison` as JSON, written incrementally: neither notebook nor runs are kept in memory.
             await given.write(b'{"notebook":')
@@ -123,7 +124,7 @@ class Replayer:
                 facts = ReplayFacts(
                     session=key,
                     head=moment.head.hex(),
-                    kernel=row.kernel,
+                    kernel=kernel,
                     isolation=session.row.isolation,
                     replayed_at=started_at,
                     gateway_version=self._version,

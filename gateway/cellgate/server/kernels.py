@@ -38,6 +38,7 @@ from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
 from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.limits.swap import has_swap
 from cellgate_kernels.pool.pool import KernelPool, PoolObserver
+from cellgate_kernels.specs.added_environments import keep_in_use
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.manifest import MOST_BYTES, decode_manifest
 from cellgate_kernels.walls.kernel_uids import KernelUids
@@ -291,6 +292,16 @@ async def _kernel_uids(name: str, sessions: Sequence[tuple[Path, bool]]) -> Kern
         return None
 
 
+async def _keep_environments(catalog: KernelspecCatalog, stack: AsyncExitStack) -> None:
+    """Keep `cellgate environment` from removing what kernels of this gateway use."""
+    for folder in catalog.kernel_dirs:
+        try:
+            stack.callback(os.close, await asyncio.to_thread(keep_in_use, folder))
+        except OSError as error:
+            logger.debug("The environments of %s are not kept for this gateway: %s", folder, in_words(error))
+    catalog.refresh()  # one that was removed before that is not offered
+
+
 async def _launcher(
     settings: GatewaySettings,
     folders: KernelFolders,
@@ -304,6 +315,8 @@ async def _launcher(
     catalog = KernelspecCatalog(backend=kernels.backend, provisioner_config=config, **folder)
     if engine is not None:
         await _read_manifests(engine, catalog)
+    else:
+        await _keep_environments(catalog, stack)
     reception = Reception(settings.manager.session.execution.caps)
     stack.push_async_callback(asyncio.to_thread, reception.close, wait=True)
     return KernelLauncher(

@@ -14,7 +14,7 @@ from typing import TypeVar
 from cellgate.errors import Conflict
 from cellgate.execution.limits import SessionLimits, named_limits
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.model import AUTO
+from cellgate.sessions.model import AUTO, named_in
 from cellgate.sessions.state import SessionCore
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -48,8 +48,8 @@ def check_agreement(
 
 
 def names_kernel(body: SessionBody) -> bool:
-    """Return whether the body names a kernel."""
-    return body.kernel is not None or body.language is not None
+    """Return whether the body names a kernel, as an environment does."""
+    return not (body.kernel is None and body.language is None and body.environment is None)
 
 
 def _of_another_kind(
@@ -59,7 +59,11 @@ def _of_another_kind(
     if sharer is not None and sharer.folder != session.row.folder:
         return "another workspace"
     kernel = session.row.kernel
-    if names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
+    if body.environment is not None:
+        # A session goes on with an environment that has been removed since.
+        if body.environment.lower() != kernel or named_in(session.row) is None:
+            return f"kernel {kernel!r}"
+    elif names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
         return f"kernel {kernel!r}"
     network = "allow" if session.slot.profile.egress else "none"
     if body.network not in (None, network):

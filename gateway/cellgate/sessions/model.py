@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, UnsetType, structs, to_builtins
 
 from cellgate.identity.principal import Reach
 from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
 from cellgate.record.rows import SessionRow
 from cellgate.wire.answers import SessionModel
+from cellgate.wire.environments import SessionEnvironment
 from cellgate.wire.events import Missing
 from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.specs.named_environment import NamedEnvironment, read_named
 
 TITLE = "title"
 """The metadata key of a session's subject, such as the path of its notebook."""
+ENVIRONMENT = "environment"
+"""The key of a kernel's environment that has the name and digest of one that an operator has added."""
 CHECKPOINT = "checkpoint"
 """The key of a kernel's environment that says when checkpoints are made; `AUTO`: after each cell."""
 AUTO: Final = "auto"
@@ -29,6 +33,11 @@ def has_network(row: SessionRow) -> bool:
 def makes_checkpoints(row: SessionRow) -> bool:
     """Return whether a checkpoint was made after each of the session's last cells."""
     return row.environment.get(CHECKPOINT) == AUTO
+
+
+def named_in(row: SessionRow) -> NamedEnvironment | None:
+    """Return the environment of the session's newest kernel, if it is one that an operator has added."""
+    return read_named(row.environment.get(ENVIRONMENT))
 
 
 def session_model(
@@ -50,12 +59,14 @@ def session_model(
     session's.
     """
     title = (row.metadata or {}).get(TITLE)
+    named = named_in(row)
     return SessionModel(
         session=row.key,
         title=title if isinstance(title, str) else None,
         principal=row.principal,
         kernel=row.kernel,
         kernel_id=kernel_id,
+        environment=UNSET if named is None else SessionEnvironment(name=named.name, digest=named.digest),
         state=row.state,
         cause=row.cause,
         isolation=row.isolation,
@@ -107,6 +118,8 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
         "kernel_info": kernel.facts.info,
         **kernel.image,
     }
+    if (named := kernel.facts.named) is not None:
+        known[ENVIRONMENT] = to_builtins(named)
     if (environment := kernel.environment) is not None:
         known |= {"python": environment.python, "packages": environment.versions()}
         known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.variables else KERNELSPEC

@@ -18,14 +18,14 @@ from cellgate.quotas.quotas import Quotas
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import LastLife
 from cellgate.sessions.agreement import names_kernel
-from cellgate.sessions.model import AUTO
+from cellgate.sessions.model import AUTO, named_in
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.settings import ManagerSettings
 from cellgate.sessions.variables import Variables
 from cellgate.wire.models import LimitsBody, SessionBody, SessionTimesBody
-from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelspecNotFound
 from cellgate_kernels.base.resources import HASH_SEED
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -96,12 +96,34 @@ class SessionTerms:
 
     def profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
         """Return the kernel that a new session gets. Raises InvalidInput, NotFound."""
-        name = self._catalog.choose(body.kernel, body.language, self._settings.default_kernel)
+        self._catalog.refresh()
+        if body.environment is not None:
+            name = self._catalog.choose_environment(body.environment, body.kernel, body.language)
+        else:
+            name = self._catalog.choose(body.kernel, body.language, self._settings.default_kernel)
         spec = self._catalog.get_kernel_spec(name)
         if body.checkpoint == AUTO and spec.language != "python":
             raise InvalidInput(f"checkpoint: kernels of {name!r} can't be rolled back; only Python's can")
         network = body.network == "allow"
         return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
+
+    def replayed_kernel(self, row: SessionRow) -> str:
+        """Return the kernelspec that a session is replayed in: its own, or one of its environment's digest.
+
+        Raises KernelspecNotFound if its environment was removed, and no other has the digest.
+        """
+        named = named_in(row)
+        if named is None:
+            return row.kernel
+        self._catalog.refresh()
+        known = self._catalog.environments()
+        same = [name for name, other in known.items() if other.digest == named.digest]
+        if not same and named.name not in known:
+            raise KernelspecNotFound(
+                f"The session had the environment {named}, which is not here any more, and no other has its"
+                " digest"
+            )
+        return named.name if named.name in same or not same else same[0]
 
     def check_network(self, principal: str) -> None:
         """Check that the principal's sessions may have a network. Raises NetworkNotAllowed, InvalidInput."""
@@ -137,12 +159,19 @@ class SessionTerms:
     ) -> Resumption:
         """Return the parts of a recorded session's next life. `variables`: the last life's, if in memory.
 
-        Raises Conflict when the plan's body names another kernel.
+        Raises Conflict when the plan's body names another kernel, KernelspecNotFound if its environment was
+        removed.
         """
         profile = plan.profile
         if former.kernel != profile.kernelspec and names_kernel(plan.body):
             raise Conflict(
                 f"Session {former.key!r} is recorded with kernel {former.kernel!r}; choose another key"
+            )
+        named = named_in(former)
+        if named is not None and former.kernel not in self._catalog.environments():
+            raise KernelspecNotFound(
+                f"Session {former.key!r} had the environment {named.name!r}, which is not here any more;"
+                " choose another key, or ask the operator to add it again"
             )
         seed = None
         if former.kernel in self._catalog.find_kernel_specs():

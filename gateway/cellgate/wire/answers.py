@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from cellgate.wire.base import Value, say
+from cellgate.wire.environments import SessionEnvironment
 from cellgate.wire.events import (
     BranchedFrom,
     ErrorInfo,
@@ -90,6 +91,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
     principal: Annotated[str, say("The name of its owner.")] = ""
     kernel: Annotated[str, say("The name of the kernelspec.")] = ""
     kernel_id: Annotated[str | None, say("The current kernel's id; null if there is none.")] = None
+    environment: Annotated[
+        SessionEnvironment | UnsetType,
+        say("The environment of its newest kernel; absent if that is not one that the operator has added."),
+    ] = UNSET
     state: Annotated[
         str, say("The session's state: `starting`, `idle`, `asleep`, `busy`, `dead`, `ended` or `purging`.")
     ] = ""

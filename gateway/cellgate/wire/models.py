@@ -71,6 +71,10 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
     language: Annotated[str | None, say("A language to choose the kernelspec by, instead of naming one.")] = (
         None
     )
+    environment: Annotated[
+        str | None,
+        say("An environment of `GET /v1/environments`, instead of a kernelspec; its kernel is Python's."),
+    ] = None
     env: Annotated[dict[str, str] | None, say("Environment variables for the session's kernels.")] = None
     limits: LimitsBody | None = None
     network: Annotated[
@@ -374,6 +378,7 @@ class TimesKeywords(TypedDict, total=False):
 class SessionKeywords(TypedDict, total=False):
     """The options of `SessionBody` as keyword arguments; None means not given.
 
+    `environment`: the name of one that the gateway's `environments` lists, whose packages it is to have.
     `network`: ``allow`` for a session that reaches the hosts which the gateway's `info` names. `secrets`:
     names of secrets that the gateway has of the session's owner, for the environment of its cells.
     `checkpoint`: ``auto`` to make one after each cell, so that cells can be undone. `workspace_of`: the key
@@ -382,6 +387,7 @@ class SessionKeywords(TypedDict, total=False):
 
     kernel: str | None
     language: LanguageName | None
+    environment: str | None
     env: Mapping[str, str] | None
     limits: LimitsKeywords | None
     network: NetworkAccess | None
@@ -417,6 +423,10 @@ class OneShotBody(ExecuteBody, frozen=True, forbid_unknown_fields=True):
     """A cell to run in a fresh kernel."""
 
     kernel: Annotated[str | None, say("The name of the kernelspec; if absent, the gateway's default.")] = None
+    environment: Annotated[
+        str | None,
+        say("An environment of `GET /v1/environments`, instead of a kernelspec; its kernel is Python's."),
+    ] = None
     limits: LimitsBody | None = None
     record: Annotated[bool, say("Whether the execution is kept in the record, in a session of its own.")] = (
         False

@@ -86,12 +86,14 @@ class ForkSettings:
     """Limits of zygotes: their replacement and their number.
 
     `most_forks` and `age` (in seconds): a zygote that has forked so many kernels, or is so old, is replaced.
+    `unused` (in seconds): one of more than `lineages` takes the place of one that forked nothing for so long.
     """
 
     modules: tuple[str, ...] = MODULES
     most_forks: int = 500
     age: float = 3600.0
     lineages: int = 4
+    unused: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class _Line:
     coming: asyncio.Task[SandboxZygote] | None = None
     retry_at: float = 0.0
     why: str = ""
+    used_at: float = 0.0
 
 
 def can_fork(argv: Sequence[str]) -> bool:
@@ -283,11 +286,12 @@ class ForkServer:
     async def _zygote(self, lineage: ZygoteLineage) -> SandboxZygote:
         """Return the zygote to fork from. Raises NotForked where there is none, and none can be made now."""
         line = self._lines.get(lineage)
+        loop = asyncio.get_running_loop()
         if line is None:
             if len(self._lines) >= self.settings.lineages:
-                raise NotForked("there are zygotes for other kernels already")
+                self._give_way(loop.time() - self.settings.unused)
             line = self._lines[lineage] = _Line()
-        loop = asyncio.get_running_loop()
+        line.used_at = loop.time()
         zygote = line.current
         if zygote is None or not zygote.usable:
             if loop.time() < line.retry_at:
@@ -296,6 +300,19 @@ class ForkServer:
         if zygote.forked >= self.settings.most_forks or loop.time() - zygote.since >= self.settings.age:
             self._renew(lineage, line)
         return zygote
+
+    def _give_way(self, since: float) -> None:
+        """Give up the zygote that was not used for longest, at least since then. Raises NotForked."""
+        unused = {
+            line.used_at: lineage
+            for lineage, line in self._lines.items()
+            if line.coming is None and line.used_at <= since
+        }
+        if not unused:
+            raise NotForked("there are zygotes for other kernels already")
+        line = self._lines.pop(unused[min(unused)])
+        if line.current is not None:
+            line.current.retire("kernels of another kernelspec need its place")
 
     def _renew(self, lineage: ZygoteLineage, line: _Line) -> asyncio.Task[SandboxZygote]:
         if line.coming is None:

@@ -36,6 +36,7 @@ from cellgate_kernels.limits.memory import MemoryGroup
 from cellgate_kernels.limits.use_meter import UseMeter
 from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.protocol.unsent import read_last_words
+from cellgate_kernels.specs.named_environment import NamedEnvironment
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class KernelProfile:
 class KernelFacts:
     """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
     ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``); the control group of
-    its `memory`, if it has one of its own; the `meter` of its sandbox.
+    its `memory`, if it has one of its own; the `meter` of its sandbox; the environment that an operator has
+    `named`, if it has one of these.
     """
 
     info: Mapping[str, Any]
@@ -76,6 +78,7 @@ class KernelFacts:
     tells_variables: bool = False
     memory: MemoryGroup | None = None
     meter: UseMeter | None = None
+    named: NamedEnvironment | None = None
 
 
 class Forks(Protocol):

@@ -45,6 +45,7 @@ from cellgate_kernels.limits.use_meter import UseMeter
 from cellgate_kernels.protocol.kernel_info import known_info
 from cellgate_kernels.protocol.masking import Masker
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.specs.named_environment import NamedEnvironment, named_environment
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class KernelLauncher:
         self._forks = KernelForks(self._workshop)
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
-        # By kernelspec and image digest; None where the kernel is not Python.
+        # By kernelspec and digest, of the image or of the environment; None where the kernel is not Python.
         self._environments: dict[tuple[str, str], Environment | None] = {}
         # By whole profile, because clients choose limits: kernels with too little memory to answer must not
         # delay others.
@@ -135,6 +136,10 @@ class KernelLauncher:
             return True
         argv = self.catalog.get_kernel_spec(profile.kernelspec).argv
         return not (can_fork(argv) and self._containers.trials.forks(profile.kernelspec, profile.limits))
+
+    def is_current(self, kernel: Kernel) -> bool:
+        """Return whether a new kernel of its kernelspec would have the same environment."""
+        return self.catalog.environment_of(kernel.profile.kernelspec) == kernel.facts.named
 
     def placed(self, profile: KernelProfile, principal: str) -> KernelProfile:
         """Return a profile for this principal's kernel, which may share a container with its others.
@@ -176,12 +181,12 @@ class KernelLauncher:
             return kernel
         await self._learn(profile.kernelspec)
         kernel = await self._start(profile)
-        image = _digest(kernel.image)
-        if self._knows(profile.kernelspec, image) or not self._may_ask(KernelProfile(profile.kernelspec)):
+        digest = _digest(kernel)
+        if self._knows(profile.kernelspec, digest) or not self._may_ask(KernelProfile(profile.kernelspec)):
             return kernel
-        # The kernel runs a different image from the asked one: the tag has moved.
+        # It has a different image from the asked one (the tag has moved), or an environment built since.
         await self._discard(kernel)
-        await self._learn(profile.kernelspec, image)
+        await self._learn(profile.kernelspec, digest)
         return await self._start(profile)
 
     async def adopt(
@@ -197,12 +202,12 @@ class KernelLauncher:
         """Return a kernel made from a held fork; see ``KernelPool.restore``. `like`: which it replaces."""
         return await self._forks.restore(held, spec, like=like)
 
-    async def _learn(self, kernelspec: str, image: str | None = None) -> None:
-        """Ask a kernel of this kernelspec for its environment, unless one (of `image`, or any) was asked."""
+    async def _learn(self, kernelspec: str, digest: str | None = None) -> None:
+        """Ask a kernel of this kernelspec for its environment, unless one (of `digest`, or any) was asked."""
         # Without variables or limits that a client chose.
         profile = KernelProfile(kernelspec)
         async with self._asking.setdefault(kernelspec, asyncio.Lock()):
-            if self._knows(kernelspec, image) or not self._may_ask(profile):
+            if self._knows(kernelspec, digest) or not self._may_ask(profile):
                 return
             try:
                 kernel = await self._start(profile)
@@ -214,19 +219,19 @@ class KernelLauncher:
 
     async def _ask_elsewhere(self, kernel: Kernel) -> None:
         """Learn the environment of a kernel that was not asked, because neighbours could answer for it."""
-        image = _digest(kernel.image)
+        digest = _digest(kernel)
         if kernel.provisioner.was_alone() or kernel.environment is not None:
             return
         try:
-            await self._learn(kernel.profile.kernelspec, image)
+            await self._learn(kernel.profile.kernelspec, digest)
         except BaseException:
             await self._discard(kernel)
             raise
-        kernel.environment = self._environments.get((kernel.profile.kernelspec, image))
+        kernel.environment = self._environments.get((kernel.profile.kernelspec, digest))
 
-    def _knows(self, kernelspec: str, image: str | None) -> bool:
-        if image is not None:
-            return (kernelspec, image) in self._environments
+    def _knows(self, kernelspec: str, digest: str | None) -> bool:
+        if digest is not None:
+            return (kernelspec, digest) in self._environments
         return any(name == kernelspec for name, _ in self._environments)
 
     def _may_ask(self, profile: KernelProfile) -> bool:
@@ -352,9 +357,11 @@ class KernelLauncher:
             assert isinstance(provisioner, CellgateProvisioner)
             told = await ready(connection, provisioner.exited)
             info = known_info(told)
-            environment = await self._environment(profile, connection, provisioner, info)
             spec = manager.kernel_spec
             assert spec is not None
+            named = named_environment(spec.metadata)
+            digest = _digest_of(provisioner.image_used, named)
+            environment = await self._environment((profile, digest), connection, provisioner, info)
             facts = KernelFacts(
                 info,
                 spec.display_name,
@@ -363,6 +370,7 @@ class KernelLauncher:
                 tells_variables=_says_that_it_has(TELLS_VARIABLES, told),
                 memory=MemoryGroup.of(provisioner.process),
                 meter=UseMeter.of(provisioner),
+                named=named,
             )
             place, packages = folders.workspace, folders.packages
             store = self._workshop.store if provisioner.adoptable else None
@@ -377,13 +385,14 @@ class KernelLauncher:
 
     async def _environment(
         self,
-        profile: KernelProfile,
+        asked: tuple[KernelProfile, str],
         connection: KernelConnection,
         provisioner: CellgateProvisioner,
         info: Mapping[str, Any],
     ) -> Environment | None:
-        """Return the kernelspec's environment, as reported by the first kernel without variables."""
-        key = profile.kernelspec, _digest(provisioner.image_used)
+        """Return the environment of a kernelspec at a digest, as its first kernel without variables says."""
+        profile, digest = asked
+        key = profile.kernelspec, digest
         if key in self._environments or profile.variables or not self._may_ask(profile):
             return self._environments.get(key)
         if not provisioner.was_alone():
@@ -450,6 +459,10 @@ def runtime_name(kernel_id: str) -> str:
     return kernel_id[:13]
 
 
-def _digest(image: Mapping[str, str]) -> str:
-    """Return the digest that identifies a kernel's image; empty without one."""
-    return image.get("image_digest", "")
+def _digest(kernel: Kernel) -> str:
+    """Return the digest that identifies a kernel's image or environment; empty without one."""
+    return _digest_of(kernel.image, kernel.facts.named)
+
+
+def _digest_of(image: Mapping[str, str], named: NamedEnvironment | None) -> str:
+    return image.get("image_digest", "") if named is None else named.digest

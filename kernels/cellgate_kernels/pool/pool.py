@@ -188,7 +188,7 @@ class KernelPool:
 
     def _take_warm(self, profile: KernelProfile) -> Kernel | None:
         while not self._roster.closed and (kernel := self._warm.take(profile)) is not None:
-            if kernel.alive:
+            if kernel.alive and self._launcher.is_current(kernel):
                 self._roster.in_use.add(kernel)
                 return kernel
             self._roster.end(kernel)

@@ -1,13 +1,16 @@
 """The kernelspecs that Cellgate offers: only its own folder's, not all that Jupyter finds.
 
 A kernelspec from elsewhere would start a kernel without isolation. Kernelspecs for containers come with this
-package; ``install`` makes the others. All are read once; `reload` reads them again. The catalog also adds the
+package; ``install`` makes the others. All are read once; `reload` reads them again, and `refresh` those that
+are environments which an operator adds, renews or removes while the gateway serves. The catalog also adds the
 isolation backend and the operator's settings for it; jupyter_client finds the backend by its entry point.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,9 @@ from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, obse
 
 from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound, in_brief, in_words
 from cellgate_kernels.base.prefix import own_prefix
-from cellgate_kernels.specs.languages import parse_language
+from cellgate_kernels.specs.languages import Language, parse_language
 from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
+from cellgate_kernels.specs.named_environment import NamedEnvironment, named_environment
 
 
 def data_folder(prefix: Path) -> Path:
@@ -42,6 +46,8 @@ class KernelspecCatalog(KernelSpecManager):
     kernel_dirs: List[str] = List(Unicode(), help="Folders of kernelspecs; the first that has a name wins.")
 
     def __init__(self, **kwargs: Any) -> None:
+        self._removed: dict[str, KernelSpec] = {}
+        self._seen: object = None
         super().__init__(**kwargs)
         self.reload()
 
@@ -57,19 +63,60 @@ class KernelspecCatalog(KernelSpecManager):
 
     def reload(self) -> None:
         """Read the folders again. An unusable kernelspec is logged, kept in `unusable`, and left out."""
+        self._seen = self._state()
         self._specs: dict[str, KernelSpec] = {}
         self._manifests: dict[str, Manifest] = {}
         self.unusable: dict[str, str] = {}
         """The reason why a kernelspec is left out, by its folder."""
         for name, folder in self._folders().items():
-            try:
-                spec = self._read(folder)
-            except (OSError, ValueError, TypeError, TraitError) as error:
-                self._leave_out(folder, error)
+            if (spec := self._usable(folder)) is not None:
+                self._offer(name, spec)
+
+    def refresh(self) -> None:
+        """Read the environments again that were added, renewed or removed since; costs a few system calls.
+
+        All other kernelspecs stay as they are. One that is removed is offered no more, but stays for the
+        sessions that have it: `get_kernel_spec` finds it.
+        """
+        state = self._state()
+        if state is None or state == self._seen:
+            return
+        self._seen = state
+        found = self._folders()
+        for name in self.environments().keys() - found.keys():
+            self._removed[name] = self._specs.pop(name)
+            self._manifests.pop(name, None)
+        for name, folder in found.items():
+            known = self._specs.get(name)
+            if known is not None and named_environment(known.metadata) is None:
                 continue
-            self._specs[name] = spec
-            if self.backend != "docker":
-                self._look_for_manifest(name, spec)
+            spec = self._usable(folder)
+            if spec is not None and named_environment(spec.metadata) is not None:
+                self._removed.pop(name, None)
+                self._offer(name, spec)
+
+    def _state(self) -> object:
+        """Return what differs once a kernelspec is written or removed; None if that can't be known."""
+        if self.backend == "docker":
+            return None
+        try:
+            return [_written(folder) for folder in self.kernel_dirs]
+        except OSError:
+            return None
+
+    def _usable(self, folder: str) -> KernelSpec | None:
+        """Return a folder's kernelspec; None if it can't be used."""
+        try:
+            return self._read(folder)
+        except (OSError, ValueError, TypeError, TraitError) as error:
+            self._leave_out(folder, error)
+            return None
+
+    def _offer(self, name: str, spec: KernelSpec) -> None:
+        self._specs[name] = spec
+        self._manifests.pop(name, None)
+        if self.backend != "docker":
+            self._look_for_manifest(name, spec)
 
     def _folders(self) -> dict[str, str]:
         try:
@@ -88,6 +135,9 @@ class KernelspecCatalog(KernelSpecManager):
         spec = KernelSpec.from_resource_dir(folder)
         if not spec.argv:
             raise ValueError("its argv names no program")
+        named = named_environment(spec.metadata)
+        if named is not None and named.name != Path(folder).name:
+            raise ValueError(f"it is a copy of that of the environment {named.name!r}")
         own = spec.metadata.get("kernel_provisioner", {})
         config = own.get("config", {}) if isinstance(own, dict) else None
         if not isinstance(config, dict):
@@ -139,6 +189,18 @@ class KernelspecCatalog(KernelSpecManager):
         """Return resource folders by name, as of the last reload."""
         return {name: spec.resource_dir for name, spec in self._specs.items()}
 
+    def environments(self) -> dict[str, NamedEnvironment]:
+        """Return the environments that were added, by name, in its order."""
+        found = {name: self.environment_of(name) for name in sorted(self._specs)}
+        return {name: named for name, named in found.items() if named is not None}
+
+    def environment_of(self, name: str) -> NamedEnvironment | None:
+        """Return the environment that a kernelspec is; None if it was not added as one.
+
+        Raises KernelspecNotFound.
+        """
+        return named_environment(self.get_kernel_spec(name).metadata)
+
     def resolve(self, name: str) -> str:
         """Return the catalog's name of a kernelspec: case does not matter, and ``python`` is ``python3``.
 
@@ -150,6 +212,29 @@ class KernelspecCatalog(KernelSpecManager):
         if wanted not in self._specs:
             names = ", ".join(sorted(self._specs)) or "none; run `cellgate setup`"
             raise KernelspecNotFound(f"There is no kernelspec {json.dumps(name[:40])}. Available: {names}")
+        return wanted
+
+    def choose_environment(self, name: str, kernel: str | None, language: str | None) -> str:
+        """Return the kernelspec of an environment, which `kernel` and `language` may not contradict.
+
+        Raises KernelspecNotFound, listing the environments; InvalidInput.
+        """
+        if self.backend == "docker":
+            raise InvalidInput(
+                "environment: kernels in containers have the packages of their image; environments are for"
+                " kernels in a sandbox"
+            )
+        known = self.environments()
+        if name.lower() not in known:
+            names = ", ".join(known) or "none; the operator adds them by `cellgate environment add`"
+            raise KernelspecNotFound(f"There is no environment {json.dumps(name[:40])}. Available: {names}")
+        wanted = name.lower()
+        if kernel is not None and kernel.lower() not in {"python", "python3", wanted}:
+            raise InvalidInput(
+                f"environment {wanted!r} has a kernel of Python, not {kernel[:40]!r}; leave `kernel` out"
+            )
+        if language is not None and parse_language(language) is not Language.PYTHON:
+            raise InvalidInput(f"environment {wanted!r} has a kernel of Python; leave `language` out")
         return wanted
 
     def choose(self, kernel: str | None, language: str | None, preferred: str) -> str:
@@ -171,8 +256,23 @@ class KernelspecCatalog(KernelSpecManager):
         raise KernelspecNotFound(f"There is no kernel of {wanted} here. Available: {offered or 'none'}")
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """Return the kernelspec of this name, shared by all callers. Raises KernelspecNotFound."""
+        """Return the kernelspec of this name, shared by all callers; it may have been removed by now.
+
+        Raises KernelspecNotFound.
+        """
+        if kernel_name in self._removed and kernel_name not in self._specs:
+            return self._removed[kernel_name]
         return self._specs[self.resolve(kernel_name)]
+
+
+def _written(folder: str) -> dict[str, tuple[int, int]]:
+    """Return the inode of each kernelspec of a folder, which another version has not, and its time."""
+    found = {}
+    for name in os.listdir(folder):  # noqa: PTH208 - each request for a session asks
+        with suppress(FileNotFoundError, NotADirectoryError):
+            written = os.stat(f"{folder}/{name}/kernel.json")  # noqa: PTH116
+            found[name] = (written.st_ino, written.st_mtime_ns)
+    return found
 
 
 def _image_of(spec: KernelSpec) -> str | None:

@@ -7,7 +7,6 @@ this package, with different paths. They name the sandbox, which the ``catalog``
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,11 +14,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from cellgate_kernels.base.errors import BackendUnavailable, in_words
 from cellgate_kernels.base.regular import read_regular
@@ -34,6 +31,7 @@ from cellgate_kernels.specs.environments import (
     start_up_files,
 )
 from cellgate_kernels.specs.manifest import MANIFEST
+from cellgate_kernels.specs.setup_programs import SetupPrograms, replace_file, wait_for
 from cellgate_kernels.specs.uv_command import (
     UnreadableSettings,
     finish_command,
@@ -43,13 +41,13 @@ from cellgate_kernels.specs.uv_command import (
     venv_command,
 )
 
-_STAMP = "cellgate-environment.sha256"
+STAMP = "cellgate-environment.sha256"
+"""The file of an environment that is finished: what it was made of."""
 _PLACED = "start-up-files.txt"
 _PLACED_BYTES = 64 * 1024
 _PLACED_NAME = re.compile(r"(?:[a-z_]++/)?[a-z_]++\.(?:py|js)")
 _UNLISTED = ("stills_dom.js", "stills_maps.js", "stills_vega.js")
 """Files that versions without the list wrote there; this version has them elsewhere."""
-_LINES_SHOWN = 12  # of a failed program's output
 
 
 def create_environment(
@@ -68,10 +66,10 @@ def create_environment(
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (root / "setup.lock").open("w") as lock, (root / "setup.log").open("a") as log:
-            _wait_for(lock, step)
-            programs = _Programs(root, log, lock, detail)
+            wait_for(lock, step)
+            programs = SetupPrograms(root, log, lock, detail)
             name, choice = choice_of(requirements.absolute())
-            _replace(root / name, choice)
+            replace_file(root / name, choice)
             return _create(root / "environment", requirements.absolute(), programs, step)
     except OSError as error:
         raise BackendUnavailable(
@@ -79,27 +77,47 @@ def create_environment(
         ) from error
 
 
-def _create(environment: Path, requirements: Path, programs: _Programs, step: Callable[[str], None]) -> Path:
-    stamp = environment / _STAMP
+def _create(
+    environment: Path, requirements: Path, programs: SetupPrograms, step: Callable[[str], None]
+) -> Path:
+    stamp = environment / STAMP
     digest = _digest(requirements)
     if stamp.is_file() and stamp.read_text() == digest:
         return environment
     step(f"making the kernel environment in {environment}")
-    stamp.unlink(missing_ok=True)  # first: an interrupted removal must not look like a finished environment
-    if environment.exists():
-        shutil.rmtree(environment)
-    programs.run(venv_command(environment, requirements), None)
-    step("downloading, installing and compiling its packages")
-    words = install_words(environment, requirements)
-    try:
-        settings = pip_settings(sys.executable)
-    except UnreadableSettings as error:
-        raise BackendUnavailable(without_secrets(str(error))) from error
-    programs.run(*uv_command(words, os.environ, settings))
-    programs.run(finish_command(environment), None)
-    _write_manifest(environment, environment_of(requirements) or OWN)
+    install_packages(environment, requirements, programs, step)
+    write_manifest(environment, environment_of(requirements) or OWN)
     stamp.write_text(digest)
     return environment
+
+
+def install_packages(
+    environment: Path,
+    requirements: Path,
+    programs: SetupPrograms,
+    step: Callable[[str], None],
+    python: str = sys.executable,
+) -> None:
+    """Make an environment of this interpreter with `requirements`; what is there is removed.
+
+    The caller writes its `STAMP`. Raises BackendUnavailable and OSError.
+    """
+    # First: an interrupted removal must not look like a finished environment.
+    (environment / STAMP).unlink(missing_ok=True)
+    if environment.exists():
+        shutil.rmtree(environment)
+    programs.run(venv_command(environment, requirements, python), None)
+    step("downloading, installing and compiling its packages")
+    programs.run(*configured_uv(install_words(environment, requirements)))
+    programs.run(finish_command(environment), None)
+
+
+def configured_uv(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return uv's command and environment, as pip is configured here. Raises BackendUnavailable."""
+    try:
+        return uv_command(words, os.environ, pip_settings(sys.executable))
+    except UnreadableSettings as error:
+        raise BackendUnavailable(without_secrets(str(error))) from error
 
 
 def _digest(requirements: Path) -> str:
@@ -112,21 +130,12 @@ def is_up_to_date(prefix: Path, requirements: Path) -> bool:
     environment = data_folder(prefix.absolute()) / "environment"
     shared = data_folder(environment)
     try:
-        return (environment / _STAMP).read_text() == _digest(requirements) and all(
+        return (environment / STAMP).read_text() == _digest(requirements) and all(
             (shared / script.relative_to(INSIDE)).read_bytes() == script.read_bytes()
             for script in start_up_files()
         )
     except OSError:
         return False
-
-
-def _wait_for(lock: TextIO, step: Callable[[str], None]) -> None:
-    """Take the lock. It is held as long as any program of the set-up that inherited it runs."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        step("waiting for another set-up in the same place to end")
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
@@ -159,23 +168,38 @@ def install_kernelspec(
     matplotlib is installed (a fresh sandbox would otherwise spend seconds on the list at the first import).
     Files of an earlier version that this one does not write are removed. Idempotent.
     """
+    place_start_up_files(environment, python=like == "python3")
+    folder = data_folder(prefix.absolute()) / "kernels" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_kernelspec(folder, kernelspec_for(environment, like))
+    return folder
+
+
+def place_start_up_files(environment: Path, *, python: bool = True) -> None:
+    """Put the start-up files into an environment; with `python` also its manifest, and the list of fonts."""
     environment = environment.absolute()
-    python = environment / "bin" / "python"
+    program = environment / "bin" / "python"
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
     files = {shared / script.relative_to(INSIDE): script for script in start_up_files()}
     for place, script in files.items():
         place.parent.mkdir(exist_ok=True)
-        _replace(place, script.read_bytes())
+        replace_file(place, script.read_bytes())
     _remove_former(shared, {str(place.relative_to(shared)) for place in files})
     imported = [str(place) for place in files if place.suffix == ".py"]
     # Each kernel imports these files, from a folder that it can't write to.
-    _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
-    if like == "python3":
-        _run(python, str(INSIDE / "fonts.py"), str(shared / "matplotlib"))
-        _write_manifest(environment)
-    spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
-    spec["argv"][:2] = [str(python), str(shared / Path(spec["argv"][1]).name)]
+    _ask(program, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
+    if python:
+        _run(program, str(INSIDE / "fonts.py"), str(shared / "matplotlib"))
+        write_manifest(environment)
+
+
+def kernelspec_for(environment: Path, like: str = "python3") -> dict[str, Any]:
+    """Return the kernelspec of an environment as JSON values, based on the container kernelspec `like`."""
+    environment = environment.absolute()
+    spec: dict[str, Any] = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
+    start_up = data_folder(environment) / Path(spec["argv"][1]).name
+    spec["argv"][:2] = [str(environment / "bin" / "python"), str(start_up)]
     config = spec.get("metadata", {}).get("kernel_provisioner", {}).get("config", {})
     spec["metadata"] = {
         "kernel_provisioner": {
@@ -183,10 +207,18 @@ def install_kernelspec(
             "config": config | {"readable": readable_paths(environment)},
         }
     }
-    folder = data_folder(prefix.absolute()) / "kernels" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "kernel.json", f"{json.dumps(spec, indent=1)}\n".encode())
-    return folder
+    return spec
+
+
+def write_kernelspec(folder: Path, spec: dict[str, Any]) -> None:
+    """Write a kernelspec into its folder, as a whole."""
+    replace_file(folder / "kernel.json", f"{json.dumps(spec, indent=1)}\n".encode())
+
+
+def has_kernel(environment: Path, package: str = "ipykernel") -> bool:
+    """Return whether an environment has this package of kernels. Raises BackendUnavailable."""
+    code = f"from importlib.util import find_spec as f\nprint(bool(f({package!r})))"
+    return _ask(environment.absolute() / "bin" / "python", code) == "True"
 
 
 def _remove_former(shared: Path, names: Set[str]) -> None:
@@ -203,27 +235,14 @@ def _remove_former(shared: Path, names: Set[str]) -> None:
             path.unlink(missing_ok=True)
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
                 compiled.unlink(missing_ok=True)
-    _replace(listed, "\n".join(sorted(names)).encode())
+    replace_file(listed, "\n".join(sorted(names)).encode())
 
 
-def _write_manifest(environment: Path, *name: str) -> None:
+def write_manifest(environment: Path, *name: str) -> None:
     """Write the environment's manifest; without a name, the manifest keeps its present name."""
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
     _run(environment / "bin" / "python", str(INSIDE / "manifest.py"), str(shared / MANIFEST), *name)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole: kernels that start in the meantime read the old one or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as draft:
-        try:
-            draft.write(content)
-            draft.flush()
-            os.fchmod(draft.fileno(), 0o644)
-            Path(draft.name).rename(path)
-        except BaseException:
-            Path(draft.name).unlink()
-            raise
 
 
 def readable_paths(environment: Path) -> list[str]:
@@ -258,49 +277,3 @@ def _run(python: Path, *words: str) -> str:
         reason = done.stderr[-500:].strip()
         raise BackendUnavailable(f"The kernel environment's {python} does not work: {reason}")
     return done.stdout
-
-
-class _Programs:
-    """Runs programs one after another, and logs their output.
-
-    They run in Cellgate's own `folder`, and so ignore uv settings and Python modules in the folder from which
-    the set-up was called. They inherit the lock: if the set-up is killed, the next set-up waits for them.
-    """
-
-    def __init__(self, folder: Path, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._log = log
-        self._lock = lock
-        self._detail = detail
-
-    def run(self, command: Sequence[str], environment: Mapping[str, str] | None) -> None:
-        """Run a program and log its output. Raises BackendUnavailable when it fails."""
-        last: deque[str] = deque(maxlen=_LINES_SHOWN)
-        with subprocess.Popen(
-            command,
-            env=environment,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            pass_fds=[self._lock.fileno()],
-        ) as process:
-            try:
-                assert process.stdout is not None
-                for output in process.stdout:
-                    line = without_secrets(output)
-                    self._log.write(line)
-                    last.append(line)
-                    self._detail(line.strip()[:200])
-            except BaseException:
-                process.terminate()
-                process.wait()
-                raise
-        if process.returncode:
-            reason = "".join(last)[-1500:].strip()
-            raise BackendUnavailable(
-                f"The kernel environment can't be made. Fix the cause and call this again. The whole"
-                f" output is in {self._log.name}; it ends with:\n{reason}"
-            )

@@ -143,13 +143,13 @@ def is_hashed(requirements: Path) -> bool:
     return b"--hash=" in requirements.read_bytes()
 
 
-def venv_command(environment: Path, requirements: Path) -> list[str]:
-    """Return the command line that makes an environment for `requirements`, on this interpreter's base.
+def venv_command(environment: Path, requirements: Path, python: str = sys.executable) -> list[str]:
+    """Return the command line that makes an environment for `requirements`, on the base of `python`.
 
     Cells use pip (``%pip``): the version in the list if that has hashes, otherwise the one of Python.
     """
     options = ["--without-pip"] if is_hashed(requirements) else []
-    return [sys.executable, "-P", "-m", "venv", *options, str(environment)]
+    return [python, "-P", "-m", "venv", *options, str(environment)]
 
 
 def install_words(environment: Path, requirements: Path) -> list[str]:

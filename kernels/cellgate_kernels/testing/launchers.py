@@ -101,6 +101,9 @@ class FakeCatalog(KernelspecCatalog):
     def reload(self) -> None:
         self._specs = {name: KernelSpec(display_name=name, language="python") for name in self._names}
 
+    def refresh(self) -> None:
+        """Do nothing: there is nothing on disk."""
+
 
 class FakeLauncher(KernelLauncher):
     """Starts fake kernels, in place of a ``KernelLauncher``, in a pool or alone.

@@ -1,8 +1,8 @@
 """Every example of every ``--help`` is called in a real shell, beside a gateway and the files that it names.
 
-Examples for an operator's machine (`serve`, `setup`, `image`, and what needs another shell) are only parsed:
-an option that is not there, or a value that does not fit, fails them too. At each change all are parsed, and
-those of some commands called.
+Examples for an operator's machine (`serve`, `setup`, `environment`, `image`, and what needs another shell) are
+only parsed: an option that is not there, or a value that does not fit, fails them too. At each change all are
+parsed, and those of some commands called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.terminal import Terminal
 from tests.support.wheels import Index, build_wheel
 
 PATIENCE = 120
-PARSED = ("serve", "setup", "image", "mcp --http")
+PARSED = ("serve", "setup", "environment", "image", "mcp --http")
 """Examples that begin like this are not called."""
 OTHER_SHELLS = ("zsh", "fish")
 FOLLOWED = "session watch"

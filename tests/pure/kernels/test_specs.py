@@ -13,6 +13,9 @@ import pytest
 from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
 from cellgate_kernels.specs.catalog import KernelspecCatalog, data_folder
 from cellgate_kernels.specs.install import install_kernelspec
+from cellgate_kernels.specs.named_environment import METADATA, NamedEnvironment
+
+OLD, NEW = "a" * 64, "b" * 64
 
 
 def write_spec(folder: Path, name: str, **fields: Any) -> None:
@@ -114,6 +117,79 @@ def test_a_broken_kernelspec_is_left_out(tmp_path: Path, content: str) -> None:
     write_spec(tmp_path, "broken")
     (tmp_path / "broken" / "kernel.json").write_text(content)
     assert list(catalog_of(tmp_path).find_kernel_specs()) == ["python3"]
+
+
+def write_environment(folder: Path, name: str, digest: str, **fields: Any) -> None:
+    """As a command does: the file is another one each time."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    write_spec(folder, name, metadata={METADATA: {"name": name, "digest": digest}}, **fields)
+
+
+def test_environments_are_seen_as_they_come_change_and_go(tmp_path: Path) -> None:
+    write_spec(tmp_path, "python3")
+    write_environment(tmp_path, "geo", OLD)
+    catalog = catalog_of(tmp_path)
+    assert catalog.environments() == {"geo": NamedEnvironment("geo", OLD)}
+    usual = catalog.get_kernel_spec("python3")
+    write_environment(tmp_path, "art", OLD)
+    write_environment(tmp_path, "geo", NEW)
+    shutil.rmtree(tmp_path / "python3")
+    write_spec(tmp_path, "other")
+    assert list(catalog.environments()) == ["geo"]
+    catalog.refresh()
+    assert catalog.environments() == {
+        "art": NamedEnvironment("art", OLD),
+        "geo": NamedEnvironment("geo", NEW),
+    }
+    # All others are as they were at the start.
+    assert sorted(catalog.find_kernel_specs()) == ["art", "geo", "python3"]
+    assert catalog.get_kernel_spec("python3") is usual
+    shutil.rmtree(tmp_path / "geo")
+    catalog.refresh()
+    assert sorted(catalog.find_kernel_specs()) == ["art", "python3"]
+    with pytest.raises(KernelspecNotFound, match="Available: art, python3"):
+        catalog.resolve("geo")
+    # A session that has it goes on.
+    assert catalog.environment_of("geo") == NamedEnvironment("geo", NEW)
+    write_environment(tmp_path, "geo", OLD)
+    catalog.refresh()
+    assert catalog.environment_of("geo") == NamedEnvironment("geo", OLD)
+    assert catalog.resolve("geo") == "geo"
+
+
+def test_a_folder_that_is_away_for_a_moment_takes_no_environment(tmp_path: Path) -> None:
+    write_environment(tmp_path / "kernels", "geo", OLD)
+    catalog = catalog_of(tmp_path / "kernels")
+    (tmp_path / "kernels").rename(tmp_path / "away")
+    catalog.refresh()
+    assert catalog.resolve("geo") == "geo"
+
+
+def test_an_environment_is_chosen_by_its_name_alone(tmp_path: Path) -> None:
+    write_spec(tmp_path, "python3")
+    write_spec(tmp_path, "bash", language="bash")
+    write_environment(tmp_path, "geo", OLD)
+    catalog = catalog_of(tmp_path)
+    for kernel, language in ((None, None), ("python3", None), (None, "py"), ("GEO", "python")):
+        assert catalog.choose_environment("Geo", kernel, language) == "geo"
+    with pytest.raises(KernelspecNotFound, match=r'no environment "python3". Available: geo'):
+        catalog.choose_environment("python3", None, None)
+    with pytest.raises(InvalidInput, match="'geo' has a kernel of Python, not 'bash'; leave `kernel` out"):
+        catalog.choose_environment("geo", "bash", None)
+    with pytest.raises(InvalidInput, match="leave `language` out"):
+        catalog.choose_environment("geo", None, "bash")
+    shutil.rmtree(tmp_path / "geo")
+    catalog.refresh()
+    with pytest.raises(KernelspecNotFound, match="none; the operator adds them by `cellgate environment"):
+        catalog.choose_environment("geo", None, None)
+    with pytest.raises(InvalidInput, match="kernels in containers have the packages of their image"):
+        KernelspecCatalog(backend="docker").choose_environment("geo", None, None)
+
+
+def test_a_copy_of_an_environment_s_kernelspec_is_none(tmp_path: Path) -> None:
+    write_environment(tmp_path, "geo", OLD)
+    shutil.copytree(tmp_path / "geo", tmp_path / "copy")
+    assert list(catalog_of(tmp_path).find_kernel_specs()) == ["geo"]
 
 
 def test_an_environment_that_does_not_work_is_no_kernelspec(tmp_path: Path) -> None:

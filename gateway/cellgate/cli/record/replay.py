@@ -126,7 +126,9 @@ class ReplayApp(CommandApp):
         begun = now()
         seed = recorded_seed(notebook)
         model = await gateway.create_session(
-            session, kernel=self.kernel or _kernel(notebook), env=variables_for(seed, HASH_SEED)
+            session,
+            kernel=self.kernel or await _same_environment(gateway, notebook) or _kernel(notebook),
+            env=variables_for(seed, HASH_SEED),
         )
         try:
             why = await _install(gateway, session, installed_packages(notebook))
@@ -222,6 +224,16 @@ def _kernel(notebook: dict[str, Any]) -> str | None:
     with contextlib.suppress(KeyError, TypeError):
         return str(notebook["metadata"]["kernelspec"]["name"])
     return None
+
+
+async def _same_environment(gateway: Gateway, notebook: dict[str, Any]) -> str | None:
+    """Return the name of the environment that has the recorded digest; None if there is none of it."""
+    recorded = recorded_lock(notebook)
+    if recorded is None or recorded.named is None:
+        return None
+    named, found = recorded.named, await gateway.environments()
+    same = [each.name for each in found if each.digest == named.digest]
+    return named.name if named.name in same else next(iter(same), None)
 
 
 async def _restore(gateway: Gateway, session: str, source: Source, file: InputFile) -> RestoredFile:

@@ -24,11 +24,19 @@ class KernelOption(CommandApp):
         config=True, metavar="NAME"
     )
 
+    kernel_environment = Unicode(
+        help="A new session's environment, one that the operator has added; default: that of the kernelspec."
+    ).tag(config=True, metavar="NAME")
+
     checkpoints = Bool(
         False, help="Let a new session make a checkpoint after each cell, so that cells can be undone."
     ).tag(config=True)
 
-    aliases: Any = {"kernel": "KernelOption.kernel", **CommandApp.aliases}  # noqa: RUF012
+    aliases: Any = {  # noqa: RUF012
+        "kernel": "KernelOption.kernel",
+        "environment": "KernelOption.kernel_environment",
+        **CommandApp.aliases,
+    }
     flags: Any = {  # noqa: RUF012
         "checkpoints": (
             {"KernelOption": {"checkpoints": True}},

@@ -73,7 +73,11 @@ class ConsoleApp(TimeoutOption):
             raise UsageError("console needs a terminal; use cellgate exec")
         gateway = self.gateway()
         model = await gateway.create_session(
-            name, on_wait=note_wait, kernel=self.kernel or None, checkpoint=self.checkpoint
+            name,
+            on_wait=note_wait,
+            kernel=self.kernel or None,
+            environment=self.kernel_environment or None,
+            checkpoint=self.checkpoint,
         )
         self.print(f"{model.session}: {model.kernel}, isolation {model.isolation}. Ctrl-D leaves.")
         pictures = self.pictures(name)

@@ -87,14 +87,16 @@ class ExecApp(SessionOptions):
                 on_wait=None if self.json else note_wait,
                 kernel=self.kernel or None,
                 language=language,
+                environment=self.kernel_environment or None,
                 checkpoint=self.checkpoint,
             )
-        elif language is None or self.kernel or self.checkpoints:
+        elif language is None or self.kernel or self.kernel_environment or self.checkpoints:
             # Otherwise the execution creates it: an existing one may have another language.
             await gateway.create_session(
                 session,
                 on_wait=None if self.json else note_wait,
                 kernel=self.kernel or None,
+                environment=self.kernel_environment or None,
                 checkpoint=self.checkpoint,
             )
         output = self._output()

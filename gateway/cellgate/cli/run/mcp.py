@@ -107,7 +107,11 @@ class McpApp(KernelOption):
 
         folder = _folder(self.notebooks or ".")
         wanted = SessionWish(
-            self.kernel or None, language_name(self.language), self._network(), self.checkpoint
+            self.kernel or None,
+            language_name(self.language),
+            self._network(),
+            self.checkpoint,
+            self.kernel_environment or None,
         )
         gateway = self.gateway()
         session = gateway.session(
@@ -116,6 +120,7 @@ class McpApp(KernelOption):
             language=wanted.language,
             network=wanted.network,
             checkpoint=wanted.checkpoint,
+            environment=wanted.environment,
         )
         told = await ask_for_briefing(gateway, wanted)
         if sys.stdin is not None and sys.stdin.isatty():
@@ -143,7 +148,12 @@ class McpApp(KernelOption):
             url=self.address(),
             trust=self.trust(),
             version=self.version,
-            new=SessionWish(self.kernel or None, network=self._network(), checkpoint=self.checkpoint),
+            new=SessionWish(
+                self.kernel or None,
+                network=self._network(),
+                checkpoint=self.checkpoint,
+                environment=self.kernel_environment or None,
+            ),
             notebooks=folder,
             max_text=self.max_text,
             hosts=self.allowed_hosts,

@@ -191,7 +191,12 @@ class RunApp(SessionOptions):
             source = replace(source, notices=(*source.notices, choice.notice))
         waits = None if self.json else note_wait
         await gateway.create_session(
-            session, on_wait=waits, kernel=choice.kernel, language=choice.language, checkpoint=self.checkpoint
+            session,
+            on_wait=waits,
+            kernel=choice.kernel,
+            language=choice.language,
+            environment=self.kernel_environment or None,
+            checkpoint=self.checkpoint,
         )
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
         brought = Brought()
@@ -242,7 +247,7 @@ class RunApp(SessionOptions):
 
     async def _choose_kernel(self, gateway: Gateway, path: Path, source: CellFile) -> Choice:
         """Return what to ask for: the user's choice, else what the notebook was written with."""
-        if self.kernel or self.language or is_python(source.written):
+        if self.kernel or self.language or self.kernel_environment or is_python(source.written):
             return Choice(self.kernel or None, language_name(self.language))
         offered = (await gateway.info()).kernelspecs
         try:

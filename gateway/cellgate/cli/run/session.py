@@ -29,6 +29,7 @@ from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
 from cellgate.wire.answers import SessionEnd
+from cellgate.wire.environments import SessionEnvironment
 from cellgate.wire.models import MOST_SEED, TimesKeywords
 from cellgate.wire.words import KeptBranches
 from cellgate_kernels.base.resources import GIB, MIB
@@ -487,6 +488,8 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     if isinstance(model.problem, str):
         yield "problem", model.problem
     yield "kernel", model.kernel
+    if isinstance(model.environment, SessionEnvironment):
+        yield "environment", f"{model.environment.name} {model.environment.digest}"
     yield "isolation", model.isolation or "-"
     yield "created", model.created_at
     yield "last activity", model.last_activity

@@ -18,6 +18,7 @@ from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, in_words, near_file
 from cellgate_kernels.base.prefix import own_prefix
+from cellgate_kernels.specs.added_environments import AddedEnvironments
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.environments import ListedEnvironment, chosen_requirements, environment_of
 from cellgate_kernels.specs.install import create_environment, install_kernelspecs, is_up_to_date
@@ -107,10 +108,12 @@ def set_up_first() -> None:
     """
     catalog, prefix = KernelspecCatalog(), own_prefix()
     is_shared = prefix != Path(sys.prefix)
-    if catalog.unusable or (catalog.find_kernel_specs() and not is_shared):
+    # Without those that `cellgate environment` has added: none of them is the one that sessions get.
+    has_own = bool(catalog.find_kernel_specs().keys() - catalog.environments().keys())
+    if catalog.unusable or (has_own and not is_shared):
         return
     requirements = _chosen(prefix)
-    if not (catalog.find_kernel_specs() and is_up_to_date(prefix, requirements)):
+    if not (has_own and is_up_to_date(prefix, requirements)):
         set_up(prefix, requirements)
 
 
@@ -133,6 +136,7 @@ def set_up(prefix: Path, requirements: Path) -> None:
             specs = install_kernelspecs(environment, prefix)
         except OSError as error:
             raise BackendUnavailable(f"The kernelspecs can't be written: {in_words(error)}") from error
+        AddedEnvironments(prefix, step, status.update).renew_start_up_files()
     console.print(f"kernel environment  {environment}")
     console.print(f"packages            {chosen or requirements}")
     for spec in specs:

@@ -52,6 +52,7 @@ class KernelspecsBase(JupyterHandler):
     def known(self, name: str) -> str:
         """Return the catalog's name for it. Raises NotFound."""
         try:
+            self.services.kernels.catalog.refresh()
             return self.services.kernels.catalog.resolve(name)
         except KernelspecNotFound as error:
             raise NotFound(error.message) from error
@@ -63,6 +64,7 @@ class KernelspecsHandler(KernelspecsBase):
     @requires()
     async def get(self) -> None:
         """Answer with the name of the default, and all models by name."""
+        self.services.kernels.catalog.refresh()
         names = self.services.kernels.catalog.find_kernel_specs()
         default = self.services.sessions.manager.settings.default_kernel
         self.answer({"default": default, "kernelspecs": {name: self.model(name) for name in names}})

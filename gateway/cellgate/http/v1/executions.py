@@ -209,7 +209,13 @@ class OneShotHandler(ExecutionAnswers):
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
         manager = self.services.sessions.manager
-        wanted = SessionBody(kernel=body.kernel, language=body.language, limits=body.limits, env=body.env)
+        wanted = SessionBody(
+            kernel=body.kernel,
+            language=body.language,
+            environment=body.environment,
+            limits=body.limits,
+            env=body.env,
+        )
         request = replace(request, env=())
         if self.login.reach.exact:
             raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
