@@ -100,7 +100,7 @@ from cellgate.wire.events import (
 )
 from cellgate.wire.obstacle import Obstacle
 from cellgate.wire.problems import Problem
-from cellgate.wire.usage import CellUsage
+from cellgate.wire.usage import CellUsage, KnownFigures, UsageSum
 
 __all__ = [
     "Alternative",
@@ -145,6 +145,7 @@ __all__ = [
     "Inspection",
     "InvalidInput",
     "KernelInfo",
+    "KnownFigures",
     "LocalGateway",
     "LocalSession",
     "Loss",
@@ -193,6 +194,7 @@ __all__ = [
     "TreeNode",
     "Trust",
     "UpdateDisplayData",
+    "UsageSum",
     "UserModel",
     "Users",
     "VariableList",

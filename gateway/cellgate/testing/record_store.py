@@ -61,16 +61,15 @@ def execution_row(session_id: int, number: int, **fields: Any) -> ExecutionRow:
 
 
 async def cells_of_two(store: RecordStore) -> tuple[int, int, int]:
-    """Record cells of `ada` in the sessions `a-1` and `b`, and of `bob` in `a-2`; return the sessions' ids."""
+    """Record cells of `ada` in sessions `a-1` and `b`, and of `bob` in `a-2`; return the sessions' ids."""
     sessions = [
         await store.begin_session(principal, key)
         for principal, key in (("ada", "a-1"), ("ada", "b"), ("bob", "a-2"))
     ]
     first, second, third = sessions
+    half = 1 << 59
     rows = [
-        execution_row(
-            first, 1, **_ended("2026-11-01T00:00:00.000000Z", cpu_seconds=0.1, network_sent=1 << 59)
-        ),
+        execution_row(first, 1, **_ended("2026-11-01T00:00:00.000000Z", cpu_seconds=0.1, network_sent=half)),
         # Begun before midnight, it counts on the day of its end.
         execution_row(first, 2, **_ended("2026-11-29T00:00:00.000001Z", cpu_seconds=0.2, memory_peak=300)),
         execution_row(first, 3, **_ended("2026-11-30T23:59:59.999999Z")),
@@ -86,7 +85,7 @@ async def cells_of_two(store: RecordStore) -> tuple[int, int, int]:
                 cpu_seconds=0.4,
                 memory_peak=200,
                 disk_written=5,
-                network_sent=1 << 59,
+                network_sent=half,
             ),
         ),
         execution_row(third, 1, **_ended("2026-11-30T12:00:00.000000Z")),
