@@ -18,6 +18,7 @@ from cellgate.client.errors import InvalidInput
 from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store.opening import open_users
 from cellgate.record.keys import make_key
+from cellgate.record.verify.notebooks import check_bundle
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, Response
@@ -177,9 +178,9 @@ def test_an_archive_is_signed_and_every_change_is_found(world: World, tmp_path: 
     assert done.stdout.startswith("valid      usage.zip (usage of everybody from 20")
     assert done.stdout.rstrip().endswith(f"1 sum, signed by {world.key})")
     whole = path.read_bytes()
-    for place in range(0, len(whole), 7):
+    for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        assert cellgate("verify", path).returncode == 1, place
+        assert not check_bundle(path).valid, place
     with zipfile.ZipFile(io.BytesIO(whole)) as archive:
         assert archive.namelist() == ["usage.csv", "manifest.json", "signature.json"]
         (tmp_path / "usage.csv").write_bytes(archive.read("usage.csv"))

@@ -82,7 +82,7 @@ class UsageSumsHandler(_SumsHandler):
     """The sums, in pages."""
 
     @operation(
-        "sum_usage",
+        "list_usage_sums",
         "Sum what cells used",
         Answer(200, "One page, in order of what the sums are of.", {JSON: UsageSums}),
         description="Of the cells in the record that ended in a time, by principal, session or day. What was"
@@ -106,7 +106,7 @@ class UsageExportHandler(DownloadHandler, _SumsHandler):
     """All sums as a file."""
 
     @operation(
-        "export_usage",
+        "get_usage_export",
         "Download what cells used",
         Answer(
             200,
@@ -114,7 +114,7 @@ class UsageExportHandler(DownloadHandler, _SumsHandler):
             {CSV: None, "application/zip": None},
             {"Content-Disposition": "The file name."},
         ),
-        description=f"As `sum_usage`, all in one file, of at most {MOST_SUMS:,} sums.",
+        description=f"As `list_usage_sums`, all in one file, of at most {MOST_SUMS:,} sums.",
         query=UsageExportQuery,
         errors=(*EXPORTS, TooLarge),
         needs=Permission.READ,
