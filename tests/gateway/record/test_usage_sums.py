@@ -137,7 +137,7 @@ def test_days_pages_and_a_time_with_none(world: World) -> None:
         ("to=", "to must be a day"),
         ("from=2001-02-01&to=2001-02-01", "must be before to"),
         ("from=9999-01-01", "must be before to"),
-        ("by=week", "by must be one of principal, session, day"),
+        ("by=week", "by must be one of day, principal, session"),
         ("limit=0", "limit must be a whole number from 1 to 1000"),
         ("by=session&after=work", "after must be what the last page's `next` says"),
     ],
