@@ -72,10 +72,14 @@ SUMMED = ", ".join(
 def placed_sum(by: SumBy, values: tuple[Any, ...]) -> PlacedSum:
     """Return the sum of a group's columns: its place, principal and session, then `SUMMED`."""
     place, principal, session, cells, unknown, seconds = values[:6]
-    names = {by.value: place} if by is not SumBy.SESSION else {"principal": principal, "session": session}
+    names: dict[str, Any] = (
+        {by.value: place} if by is not SumBy.SESSION else {"principal": principal, "session": session}
+    )
     # PostgreSQL's sums of integers are decimal numbers.
     totals = (None if value is None else int(value) for value in values[6 : 5 + len(FIGURES)])
-    summed = dict(zip(FIGURES, (None if seconds is None else round(seconds, PLACES), *totals), strict=True))
+    summed: dict[str, Any] = dict(
+        zip(FIGURES, (None if seconds is None else round(seconds, PLACES), *totals), strict=True)
+    )
     known = KnownFigures(**dict(zip(FIGURES, values[5 + len(FIGURES) :], strict=True)))
     return PlacedSum(str(place), UsageSum(**names, **summed, cells=cells, unknown=unknown, known=known))
 

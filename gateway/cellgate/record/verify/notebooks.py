@@ -184,8 +184,11 @@ def _check_files(archive: zipfile.ZipFile) -> BundleManifest | UsageManifest:
     if MANIFEST not in names:
         raise BrokenRecord(f"the bundle has no {MANIFEST}")
     listed = read_entry(archive, MANIFEST, MOST_MANIFEST)
-    kind = UsageManifest if "usage" in _decode(listed) else BundleManifest
-    manifest: BundleManifest | UsageManifest = msgspec.json.decode(listed, type=kind)
+    manifest: BundleManifest | UsageManifest
+    if "usage" in _decode(listed):
+        manifest = msgspec.json.decode(listed, type=UsageManifest)
+    else:
+        manifest = msgspec.json.decode(listed, type=BundleManifest)
     there = [name for name in names if name not in {MANIFEST, SIGNATURE}]
     difference = differing("file", there, list(manifest.files), there)
     for name, digest in manifest.files.items():
