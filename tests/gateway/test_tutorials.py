@@ -57,6 +57,7 @@ PAGES = [
     ROOT / "docs" / "how-to" / "set-up-with-a-coding-agent.md",
     ROOT / "docs" / "how-to" / "use-the-shell.md",
     ROOT / "docs" / "how-to" / "check-an-export.md",
+    ROOT / "docs" / "how-to" / "bill-by-usage.md",
     ROOT / "docs" / "how-to" / "give-sessions-secrets.md",
     ROOT / "docs" / "how-to" / "operate-a-gateway.md",
     ROOT / "docs" / "how-to" / "back-up-and-restore.md",

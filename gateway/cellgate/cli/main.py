@@ -92,6 +92,7 @@ class CellgateApp(BaseApp):
         "user": ("cellgate.cli.people.user.UserApp", "Add, list, change, disable and remove users."),
         "token": ("cellgate.cli.people.token.TokenApp", "Create, list and revoke tokens of users."),
         "secret": ("cellgate.cli.people.secret.SecretApp", "Set, list and remove secrets for cells."),
+        "usage": ("cellgate.cli.record.usage.UsageApp", "Sum what cells used, and write it to a file."),
         "verify": ("cellgate.cli.record.verify.VerifyApp", "Check an export or a record."),
         "record": (
             "cellgate.cli.record.record.RecordApp",

@@ -101,7 +101,7 @@ from cellgate.wire.events import (
 )
 from cellgate.wire.obstacle import Obstacle
 from cellgate.wire.problems import Problem
-from cellgate.wire.usage import CellUsage
+from cellgate.wire.usage import CellUsage, KnownFigures, UsageSum
 
 __all__ = [
     "AddedEnvironment",
@@ -147,6 +147,7 @@ __all__ = [
     "Inspection",
     "InvalidInput",
     "KernelInfo",
+    "KnownFigures",
     "LocalGateway",
     "LocalSession",
     "LockedEnvironment",
@@ -196,6 +197,7 @@ __all__ = [
     "TreeNode",
     "Trust",
     "UpdateDisplayData",
+    "UsageSum",
     "UserModel",
     "Users",
     "VariableList",

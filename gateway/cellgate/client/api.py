@@ -38,6 +38,7 @@ from cellgate.client.calls import (
     given,
     session_options,
     session_path,
+    usage_query,
     words,
 )
 from cellgate.client.errors import ConnectionFailed, GatewayError, InvalidInput, NotFound, gateway_error
@@ -81,7 +82,8 @@ from cellgate.wire.answers import (
 from cellgate.wire.environments import AddedEnvironment, EnvironmentList, LockedEnvironment
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
-from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect
+from cellgate.wire.usage import UsageSum, UsageSums
+from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect, UsageBy
 
 if TYPE_CHECKING:
     from cellgate.client.kernel import KernelQuestions
@@ -1002,6 +1004,45 @@ class Gateway(Asynchronous):
             for model in page.sessions:
                 yield model
             pages.turn(page.next)
+
+    async def usage(
+        self, *, by: UsageBy = "principal", begin: str | None = None, end: str | None = None
+    ) -> AsyncGenerator[UsageSum]:
+        """Yield what this principal's cells used that ended from `begin` on and before `end`, in sums.
+
+        `by`: what each sum is of, a ``principal``, a ``session`` or a ``day`` in UTC. Times are days, such as
+        ``2026-11-01``, or times of RFC 3339; by default this month so far.
+        """
+        pages = Pages("")
+        while pages.after is not None:
+            query = usage_query(by, begin, end) | given(limit=_PAGE, after=pages.after or None)
+            page = decode(await self._calls.call("GET", f"/v1/usage/sums?{urlencode(query)}"), UsageSums)
+            # The next page is of the same time.
+            begin, end = page.begin, page.end
+            for each in page.sums:
+                yield each
+            pages.turn(page.next)
+
+    async def save_usage(
+        self,
+        path: Path | str,
+        *,
+        by: UsageBy = "principal",
+        begin: str | None = None,
+        end: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write the sums of `usage` to a file; a failure leaves the file as it was.
+
+        A name that ends in ``.csv`` is that of a table, one that ends in ``.zip`` that of an archive with the
+        table, its hash and the gateway's signature. Raises InvalidInput for another one.
+        """
+        path = Path(path)
+        form = path.suffix.lower().removeprefix(".")
+        if form not in {"csv", "zip"}:
+            raise InvalidInput(f"{path}: a table's name ends in .csv, and that of one with a seal in .zip")
+        query = usage_query(by, begin, end) | {"format": form}
+        await self._calls.download(f"/v1/usage/export?{urlencode(query)}", path, progress)
 
     async def delete_session(self, session: str) -> None:
         """End the session's kernel; its record stays."""

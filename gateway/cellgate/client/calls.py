@@ -301,6 +301,11 @@ def given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def usage_query(by: str, begin: str | None, end: str | None) -> dict[str, Any]:
+    """Return the parameters of a question about usage."""
+    return {"by": by} | {name: value for name, value in (("from", begin), ("to", end)) if value is not None}
+
+
 # Reading them takes a quarter of a millisecond.
 _CELL: Final = MappingProxyType(get_type_hints(CellKeywords))
 _SESSION: Final = MappingProxyType(get_type_hints(SessionKeywords))

@@ -35,7 +35,16 @@ from cellgate.wire.answers import (
 from cellgate.wire.environments import AddedEnvironment, LockedEnvironment
 from cellgate.wire.events import Event, Package
 from cellgate.wire.models import CellKeywords, SessionKeywords, TimesKeywords
-from cellgate.wire.words import BranchWorkspace, CellOrder, KeptBranches, LanguageName, OnDisconnect, RoleName
+from cellgate.wire.usage import UsageSum
+from cellgate.wire.words import (
+    BranchWorkspace,
+    CellOrder,
+    KeptBranches,
+    LanguageName,
+    OnDisconnect,
+    RoleName,
+    UsageBy,
+)
 
 class SyncGateway:
     """Gateway, with methods that block."""
@@ -111,6 +120,30 @@ class SyncGateway:
         `state` selects those in one state, ``live`` all that have not ended; `search` those whose key or
         title has this text, and with `cells` also those whose cells have it in their code or outputs.
         `newest`: the last ones first. `usage`: with `memory`, `cpu` and `executions`.
+        """
+
+    def usage(
+        self, *, by: UsageBy = "principal", begin: str | None = None, end: str | None = None
+    ) -> Generator[UsageSum]:
+        """Yield what this principal's cells used that ended from `begin` on and before `end`, in sums.
+
+        `by`: what each sum is of, a ``principal``, a ``session`` or a ``day`` in UTC. Times are days, such as
+        ``2026-11-01``, or times of RFC 3339; by default this month so far.
+        """
+
+    def save_usage(
+        self,
+        path: Path | str,
+        *,
+        by: UsageBy = "principal",
+        begin: str | None = None,
+        end: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write the sums of `usage` to a file; a failure leaves the file as it was.
+
+        A name that ends in ``.csv`` is that of a table, one that ends in ``.zip`` that of an archive with the
+        table, its hash and the gateway's signature. Raises InvalidInput for another one.
         """
 
     def delete_session(self, session: str) -> None:

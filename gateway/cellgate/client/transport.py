@@ -62,6 +62,8 @@ MOST_RESULT = MOST_LINE
 MOST_FILE = 4096 * MIB
 """The longest file that is read into memory."""
 SESSIONS = "/v1/sessions"
+_OF_AN_OWNER = (SESSIONS, "/v1/usage/")
+"""The beginnings of what can be asked for another principal."""
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
 
@@ -318,7 +320,7 @@ class Server:
 
     def _of_principal(self, method: str, target: str) -> str:
         """Return the target of a request with the owner of its session. Raises InvalidInput for a new one."""
-        if self._principal is None or not target.startswith(SESSIONS):
+        if self._principal is None or not target.startswith(_OF_AN_OWNER):
             return target
         if (method, target) == ("POST", SESSIONS):
             raise InvalidInput("Sessions are created for the principal of the token, and for no other")

@@ -144,7 +144,7 @@ class CellRecord:
         self.started_at: str | None = None
         self.is_partial = False
         self._msg_id = msg_id
-        self._status: str | None = None
+        self._end: Mapping[str, Any] | None = None
 
     def resume(self, row: ExecutionRow, events: Sequence[Mapping[str, Any]], known: RecordedOutputs) -> None:
         """Continue a record that a former gateway began; events in `known` are not recorded again."""
@@ -166,6 +166,8 @@ class CellRecord:
                 self.builder.apply(event, size)
         if event_type == "started" and self.started_at is None:
             self.started_at = event["at"]
+        elif event_type == "finished":
+            self._end = event
         return event
 
     def queued(self, request: ExecuteRequest, timeout: float | None, position: int) -> None:
@@ -194,26 +196,27 @@ class CellRecord:
         with suppress(StorageFull):
             self.emit("queued", fields)
 
-    def row(self, session_id: int, status: str | None) -> ExecutionRow:
+    def row(self, session_id: int) -> ExecutionRow:
         """Return the execution's row in the record's index."""
-        self._status = status or self._status
         key, request_hash = self.idempotency or (None, None)
-        return ExecutionRow(
+        row = ExecutionRow(
             session_id=session_id,
             id=self.execution,
             number=self.number,
             msg_id=self._msg_id,
             first_seq=self.first_seq,
             last_seq=self.last_seq,
-            status=self._status,
+            status=None,
             created_at=self.created_at,
             idempotency_key=key,
             request_hash=request_hash,
         )
+        end = self._end
+        return row if end is None else row.ended(end)
 
-    def save(self, status: str | None = None) -> None:
-        """Write the execution's row; `status` once it has ended."""
-        self.log.save_execution(self.row(self.log.session_id, status))
+    def save(self) -> None:
+        """Write the execution's row, with its end once that is recorded."""
+        self.log.save_execution(self.row(self.log.session_id))
 
 
 class CellEnd:

@@ -28,6 +28,7 @@ Reader = Callable[[str], Any]
 def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
     """Return the parameters; the last value of a repeated name counts. Raises InvalidInput that names it."""
     readers = _readers(kind)
+    fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     values = {}
     for name, texts in given.items():
         if name == TOKEN:
@@ -38,7 +39,7 @@ def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
             text = texts[-1].decode()
         except UnicodeDecodeError:
             raise InvalidInput(f"{name} is not valid UTF-8") from None
-        values[name] = readers[name](text)
+        values[fields[name]] = readers[name](text)
     return kind(**values)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from cellgate.wire.events import (
     Event,
@@ -25,6 +25,7 @@ from cellgate.wire.events import (
     RolledBack,
     SessionChanged,
 )
+from cellgate.wire.usage import CellUsage
 from cellgate_kernels.codec.decoding import json_decoder
 
 KERNELSPEC = "kernelspec"
@@ -37,6 +38,7 @@ Which ones is unknown, because such a kernel is not trusted.
 BRANCHED = "branched"
 """The type of a session's event for a new branch, and the cause of the branch's first event."""
 BEGINNINGS = frozenset({"created", BRANCHED, "resumed"})
+NO_USAGE = CellUsage()
 _OF_SESSION = (
     *("principal", "created_at", "metadata", "limits", "isolation"),
     *("kernel", "state", "cause", "folder"),
@@ -58,9 +60,30 @@ TELLING = frozenset(_DECODE)
 """The types of events that carry facts."""
 
 
+UNREADABLE = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
+"""Errors of `end_of` for events that are none."""
+
+
 def decode_fact(event_type: str, body: bytes) -> Event:
     """Decode an event of a type in `TELLING`. Raises msgspec.MsgspecError, and UnicodeDecodeError."""
     return _DECODE[event_type](body)
+
+
+def end_of(queued: bytes, finished: bytes) -> tuple[object, ...] | None:
+    """Return `ended_at` and the figures of an execution's row, by the bodies of its first and last event.
+
+    None for a cell that was copied from a branch. Raises one of `UNREADABLE`.
+    """
+    begun, ended = decode_fact("queued", queued), decode_fact("finished", finished)
+    if not isinstance(begun, Queued) or not isinstance(ended, Finished):
+        raise TypeError("these are other events")
+    if begun.ran_in is not UNSET:
+        return None
+    return ended.at, *structs.astuple(_usage(ended))
+
+
+def _usage(event: Finished) -> CellUsage:
+    return NO_USAGE if isinstance(event.usage, msgspec.UnsetType) else event.usage
 
 
 def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +103,9 @@ class ExecutionFacts:
     created_at: str
     idempotency: tuple[str, str] | None
     status: str | None = None
+    copied: bool = False
+    ended_at: str | None = None
+    usage: CellUsage = NO_USAGE
 
 
 class SessionFacts:
@@ -158,11 +184,14 @@ class SessionFacts:
             last_seq=event.seq,
             created_at=event.at,
             idempotency=(pair[0], pair[1]) if len(pair) == 2 else None,
+            copied=event.ran_in is not UNSET,
         )
 
     def _finished(self, event: Finished) -> None:
         if event.execution is not None and (known := self.executions.get(event.execution)) is not None:
             known.status = event.status
+            known.ended_at = None if known.copied else event.at
+            known.usage = _usage(event)
         if event.execution_count:
             self.fields["execution_count"] = event.execution_count
         if "last_activity" in self.fields:

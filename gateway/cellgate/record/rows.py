@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
+from msgspec import structs
 
 from cellgate.record.chain import GENESIS
 from cellgate.wire.events import BranchedFrom
+from cellgate.wire.usage import CellUsage
+
+FIGURES = CellUsage.__struct_fields__
+"""The names of what is known of a cell's usage, as columns of its row."""
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -76,10 +82,12 @@ class SessionRow(msgspec.Struct, frozen=True):
         )
 
 
-class ExecutionRow(msgspec.Struct, frozen=True):
+class ExecutionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place of an execution in its session's events, which say everything else about it.
 
     `number`: its place in the order of the session's executions, from 1. `status` is None until it ends.
+    `ended_at`: the time of its end, from which sums of usage count it; None before, and for a cell that was
+    copied from a branch, where it is counted. The figures after it are those of its `CellUsage`.
     """
 
     session_id: int
@@ -92,6 +100,19 @@ class ExecutionRow(msgspec.Struct, frozen=True):
     created_at: str
     idempotency_key: str | None
     request_hash: str | None
+    ended_at: str | None = None
+    cpu_seconds: float | None = None
+    memory_peak: int | None = None
+    disk_written: int | None = None
+    network_sent: int | None = None
+    network_received: int | None = None
+
+    def ended(self, finished: Mapping[str, Any]) -> Self:
+        """Return the row after the execution's end, by the fields of that event."""
+        known = finished.get("usage") or {}
+        return structs.replace(
+            self, last_seq=finished["seq"], status=finished["status"], ended_at=finished["at"], **known
+        )
 
 
 class EventRow(msgspec.Struct, frozen=True):

@@ -16,7 +16,8 @@ import msgspec
 
 from cellgate.errors import Conflict, NotFound
 from cellgate.files.tree import open_file, parse_path
-from cellgate.record.export.bundle import MANIFEST, WORK, BundleManifest
+from cellgate.record.export.bundle import WORK, BundleManifest
+from cellgate.record.export.sealed_archive import MANIFEST
 from cellgate.record.verify.imported import (
     MOST_MANIFEST,
     UNREADABLE,

@@ -50,10 +50,13 @@ async def copied(
             continue
         if told is None:
             # Written in the same turn as the event, so that rows and events have the same order.
-            told = structs.replace(
-                row,
+            told = ExecutionRow(
+                session_id=row.session_id,
+                id=row.id,
                 number=take_number(),
+                msg_id=row.msg_id,
                 first_seq=event["seq"],
+                last_seq=event["seq"],
                 status=None,
                 created_at=event["at"],
                 idempotency_key=None,
@@ -61,6 +64,7 @@ async def copied(
             )
         if each.type == "finished":
             finished = event
+        # Without a time of its end: sums of usage count it in the branch, where it ran.
         status = None if finished is None else finished["status"]
         told = structs.replace(told, last_seq=event["seq"], status=status)
         target.save_execution(told)

@@ -118,7 +118,7 @@ class SessionRollbacks:
                 point = await self._core.undo.make_of_branch(kernel, at, anyway=anyway)
 
         async def tell(_: RolledBack) -> None:
-            row = run.record.row(self._core.row.id, None)
+            row = run.record.row(self._core.row.id)
             self._core.record.finished(
                 await copied(branch._core.record.log, row, self._core.record.log, self._core.runs.take_number)
             )

@@ -449,7 +449,7 @@ class SessionCore:
         if event["cause"] in LIMITS:
             self.report("A limit ended a cell", execution=run.id, cause=event["cause"])
         self.record.finished(event)
-        run.record.save(event["status"])
+        run.record.save()
         self.runs.remember(run)
         if run.request.message is None:
             await run.end.commit()

@@ -77,7 +77,7 @@ async def end_cells(
     for execution in await journal.reads.unfinished_executions(row.id):
         if execution.id not in but:
             event = log.append("finished", execution.id, lost_cell(why, kernel))
-            log.save_execution(structs.replace(execution, status="died", last_seq=event["seq"]))
+            log.save_execution(execution.ended(event))
 
 
 async def end_left_open(journal: RecordStore, row: SessionRow, log: EventLog, why: LostBy) -> None:

@@ -7,18 +7,21 @@ each call when it may be made and what is durable when it returns.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from cellgate.errors import NotRecorded
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, EventStore, RecordStore
+from cellgate.record.store.summing import SumBy, SumQuestion
 from cellgate.record.trail import ACCESS, ACT, NewEntry
+from cellgate.wire.usage import KnownFigures, UsageSum
 
 MOMENT = "2026-11-21T10:00:00.000000Z"
 BODY = b'{"seq":1}'
@@ -55,6 +58,50 @@ def execution_row(session_id: int, number: int, **fields: Any) -> ExecutionRow:
         "request_hash": None,
     }
     return ExecutionRow(session_id=session_id, number=number, **{**values, **fields})
+
+
+async def cells_of_two(store: RecordStore) -> tuple[int, int, int]:
+    """Record cells of `ada` in sessions `a-1` and `b`, and of `bob` in `a-2`; return the sessions' ids."""
+    sessions = [
+        await store.begin_session(principal, key)
+        for principal, key in (("ada", "a-1"), ("ada", "b"), ("bob", "a-2"))
+    ]
+    first, second, third = sessions
+    half = 1 << 59
+    rows = [
+        execution_row(first, 1, **_ended("2026-11-01T00:00:00.000000Z", cpu_seconds=0.1, network_sent=half)),
+        # Begun before midnight, it counts on the day of its end.
+        execution_row(first, 2, **_ended("2026-11-29T00:00:00.000001Z", cpu_seconds=0.2, memory_peak=300)),
+        execution_row(first, 3, **_ended("2026-11-30T23:59:59.999999Z")),
+        execution_row(first, 4, **_ended("2026-12-01T00:00:00.000000Z", cpu_seconds=9.0)),
+        # One that was copied from a branch, and one that runs: neither is counted.
+        execution_row(first, 5, status="ok", last_seq=51),
+        execution_row(first, 6),
+        execution_row(
+            second,
+            1,
+            **_ended(
+                "2026-11-29T12:00:00.000000Z",
+                cpu_seconds=0.4,
+                memory_peak=200,
+                disk_written=5,
+                network_sent=half,
+            ),
+        ),
+        execution_row(third, 1, **_ended("2026-11-30T12:00:00.000000Z")),
+    ]
+    store.save_session(session_row(first, "a-1"))
+    store.save_session(session_row(second, "b"))
+    store.save_session(session_row(third, "a-2", principal="bob"))
+    for row in rows:
+        store.save_execution(execution_row(row.session_id, row.number))
+        store.save_execution(row)
+    await store.commit()
+    return first, second, third
+
+
+def _ended(at: str, **figures: float) -> dict[str, Any]:
+    return {"status": "ok", "last_seq": 100, "ended_at": at, **figures}
 
 
 class Chain:
@@ -150,7 +197,10 @@ class RecordStoreContract(EventStoreContract):
         """All columns: nested JSON, text beyond ASCII, None and bytes."""
         session_id, metadata = await store.begin_session("ada", "s1"), {"a": [1, {"b": None}], "ü": "😀"}
         session = session_row(session_id, metadata=metadata, cause="x", folder="c0ffee")
-        execution = execution_row(session.id, 1, idempotency_key="k", request_hash="h")
+        end: dict[str, Any] = {"status": "ok", "last_seq": 9, "ended_at": MOMENT}
+        figures = {"cpu_seconds": 0.1 + 0.2, "memory_peak": 1, "disk_written": 1 << 62, "network_sent": 0}
+        key = {"idempotency_key": "k", "request_hash": "h"}
+        execution = execution_row(session.id, 1, **key, **end, **figures)
         event = EventRow(session.id, 1, "session", None, BODY, link(GENESIS, BODY))
         store.save_session(session)
         store.save_execution(execution)
@@ -244,6 +294,77 @@ class RecordStoreContract(EventStoreContract):
         batches = [batch async for batch in store.reads.event_batches(session_id, after=1, until=600)]
         assert [row for batch in batches for row in batch] == rows[1:600]
         assert len(batches) > 1
+
+    async def test_usage_is_summed_by_principal_session_and_day(self, store: RecordStore) -> None:
+        """Of cells that ended in the time, wherever they began; of each figure, where it is known."""
+        await cells_of_two(store)
+        month = SumQuestion(SumBy.PRINCIPAL, "2026-11-01T00:00:00.000000Z", "2026-12-01T00:00:00.000000Z")
+        ada, bob = [each.sum for each in await store.reads.sums(month)]
+        assert ada == UsageSum(
+            principal="ada",
+            cells=4,
+            unknown=1,
+            cpu_seconds=0.7,
+            memory_peak=300,
+            disk_written=5,
+            network_sent=1 << 60,
+            network_received=None,
+            known=KnownFigures(cpu_seconds=3, memory_peak=2, disk_written=1, network_sent=2),
+        )
+        assert bob == UsageSum(principal="bob", cells=1, unknown=1)
+        by_session = replace(month, by=SumBy.SESSION)
+        found = [each.sum for each in await store.reads.sums(by_session)]
+        assert [(each.principal, each.session, each.cells) for each in found] == [
+            ("ada", "a-1", 3),
+            ("ada", "b", 1),
+            ("bob", "a-2", 1),
+        ]
+        by_day = replace(month, by=SumBy.DAY)
+        days = [each.sum for each in await store.reads.sums(by_day)]
+        assert [(each.day, each.cells, each.cpu_seconds) for each in days] == [
+            ("2026-11-01", 1, 0.1),
+            ("2026-11-29", 2, 0.6),
+            ("2026-11-30", 2, None),
+        ]
+        assert all(each.principal is UNSET and each.session is UNSET for each in days)
+
+    async def test_sums_are_of_one_principal_prefix_and_page(self, store: RecordStore) -> None:
+        await cells_of_two(store)
+        since = "2026-11-29T00:00:00.000000Z"
+        every = SumQuestion(SumBy.SESSION, since, "2027-01-01T00:00:00.000000Z")
+
+        async def asked(**fields: Any) -> list[tuple[Any, Any, int]]:
+            found = await store.reads.sums(replace(every, **fields))
+            return [(each.sum.principal, each.sum.session, each.sum.cells) for each in found]
+
+        assert await asked(principal="ada") == [("ada", "a-1", 3), ("ada", "b", 1)]
+        assert await asked(prefix="a-") == [("ada", "a-1", 3), ("bob", "a-2", 1)]
+        assert await asked(prefix="a%") == []
+        assert await asked(prefix="b", exact=True) == [("ada", "b", 1)]
+        assert await asked(prefix="a", exact=True) == []
+        assert await asked(principal="eve") == []
+        assert await asked(principal="ad\0a") == []
+        assert await asked(begin="2026-12-01T00:00:00.000001Z") == []
+        # The first moment counts, the last does not.
+        assert await asked(begin="2026-12-01T00:00:00.000000Z") == [("ada", "a-1", 1)]
+        assert await asked(end="2026-12-01T00:00:00.000000Z", prefix="a-1") == [("ada", "a-1", 2)]
+        for by in SumBy:
+            places: list[str] = []
+            while page := await store.reads.sums(
+                replace(every, by=by, limit=1, after=places[-1] if places else "")
+            ):
+                places += [each.place for each in page]
+            assert places == [each.place for each in await store.reads.sums(replace(every, by=by))]
+            assert len(places) == {"principal": 2, "session": 3, "day": 3}[by]
+
+    async def test_what_is_purged_is_not_summed(self, store: RecordStore) -> None:
+        first, *_ = await cells_of_two(store)
+        store.save_session(session_row(first, "a-1", state="ended"))
+        await store.commit()
+        year = SumQuestion(SumBy.SESSION, "2026-01-01T00:00:00.000000Z", "2027-01-01T00:00:00.000000Z")
+        assert [each.sum.session for each in await store.reads.sums(year)] == ["a-1", "b", "a-2"]
+        assert await store.purge(first, by="ada", reason="request") is not None
+        assert [each.sum.session for each in await store.reads.sums(year)] == ["b", "a-2"]
 
     async def test_acts_are_added_after_the_newest_that_is_known(self, store: RecordStore) -> None:
         acts = [NewEntry(ACT, {"number": number}) for number in (1, 2, 3)]

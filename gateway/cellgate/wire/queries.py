@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from cellgate.wire.base import Query, say
 
@@ -152,6 +152,52 @@ class UsageQuery(Query, frozen=True):
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: Annotated[str, say("The page begins after the principal of this name.")] = ""
+
+
+class CellsQuery(Query, frozen=True):
+    """The cells whose usage is summed, by the time of their end."""
+
+    principal: Annotated[
+        str | None,
+        say("Whose cells, if not the sender's; `*`: everybody's. Administrators and auditors only."),
+    ] = None
+    begin: Annotated[
+        str | None,
+        say(
+            "Cells count that ended from then on: a day, from its first moment in UTC, or a time of RFC 3339."
+            " If absent, the first day of this month."
+        ),
+    ] = field(name="from", default=None)
+    end: Annotated[
+        str | None,
+        say("Cells count that ended before then: a day, or a time. If absent, the time of the request."),
+    ] = field(name="to", default=None)
+    by: Annotated[
+        Literal["principal", "session", "day"],
+        Meta(
+            title="UsageBy", description="What each sum is of: a `principal`, a `session`, or a `day` in UTC."
+        ),
+    ] = "principal"
+
+
+class UsageSumsQuery(CellsQuery, frozen=True):
+    """A page of sums."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: Annotated[str, say("The page begins where the last page's `next` says.")] = ""
+
+
+class UsageExportQuery(CellsQuery, frozen=True):
+    """The form of a file with sums."""
+
+    format: Annotated[
+        Literal["csv", "zip"],
+        Meta(
+            title="UsageFormat",
+            description="`csv`: the table alone. `zip`: the table with its hash, and with the gateway's"
+            " signature if it has a key; `cellgate verify` checks it.",
+        ),
+    ] = "csv"
 
 
 class UsersQuery(Query, frozen=True):

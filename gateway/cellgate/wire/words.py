@@ -68,9 +68,10 @@ if TYPE_CHECKING:
     OnDisconnect = Literal["continue", "interrupt"]
     RoleName = Literal["user", "admin", "auditor"]
     CellOrder = Literal["record", "page"]
+    UsageBy = Literal["principal", "session", "day"]
 else:
     Status = Cause = LanguageName = MissingPackages = NetworkAccess = CheckpointMode = str
-    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = CellOrder = str
+    BranchWorkspace = KeptBranches = OnDisconnect = RoleName = CellOrder = UsageBy = str
 
 
 def language_name(given: str | None) -> LanguageName | None:

@@ -13,6 +13,8 @@ UNKNOWN = [
     ("POST", "/v1/sessions/new/interrupt?x", "principal"),
     ("PUT", "/v1/sessions/new/files/a?overwrite=true", "principal"),
     ("GET", "/v1/sessions/new/ws?before=1", "principal, after"),
+    ("GET", "/v1/usage/sums?begin=2026-11-01", "principal, from, to, by, limit, after"),
+    ("GET", "/v1/usage/export?limit=5", "principal, from, to, by, format"),
     ("GET", "/v1/info?%FF=1", "none"),
 ]
 

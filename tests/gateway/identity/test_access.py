@@ -85,6 +85,8 @@ ROWS = [
     Row("GET", "/metrics", (METRICS,), of="everybody"),
     Row("GET", "/v1/audit", (READ,), of="everybody"),
     Row("GET", "/v1/usage", (READ,), of="everybody"),
+    Row("GET", "/v1/usage/sums", (READ,), of="own"),
+    Row("GET", "/v1/usage/export", (READ,), of="own"),
     Row("GET", "/v1/cluster", (READ,), of="everybody"),
     Row("GET", "/v1/users", (USERS,), of="users"),
     Row("POST", "/v1/users", (USERS,), 409, of="users", body={"name": "alice"}),

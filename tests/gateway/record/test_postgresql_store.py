@@ -19,19 +19,23 @@ from msgspec import structs
 
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, RecordSetBack, StorageError, StorageFull
 from cellgate.record.chain import verify
-from cellgate.record.rows import EventRow
+from cellgate.record.events import EventLog
+from cellgate.record.rows import FIGURES, EventRow
 from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
-from cellgate.record.store.postgresql import record_connection, statements, tables, writes
+from cellgate.record.store.postgresql import record_connection, statements, sums, tables, writes
 from cellgate.record.store.postgresql import store as store_module
+from cellgate.record.store.postgresql.check import check_database
 from cellgate.record.store.postgresql.known_heads import KnownHeads
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
 from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.store import PostgresStore
+from cellgate.record.store.summing import SumBy, SumQuestion
 from cellgate.record.trail import ACCESS, ACT, BEGUN, PURGED, NewEntry
-from cellgate.testing.record_store import Chain, RecordStoreContract, execution_row, session_row
+from cellgate.testing.record_store import Chain, RecordStoreContract, cells_of_two, execution_row, session_row
 from cellgate.wire.events import BranchedFrom
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import KIB, MIB
 from tests.pure.record.conftest import eventually
 from tests.support.postgresql import PostgresServer
@@ -873,6 +877,60 @@ def test_tables_of_an_earlier_version_get_the_index_that_they_lack(
         assert has_index()
         db.execute("DROP OWNED BY writer")
         db.execute("DROP ROLE writer")
+
+
+async def test_tables_of_an_earlier_version_get_the_ends_of_cells_from_their_events(
+    database: str, store: PostgresStore
+) -> None:
+    """A user who may not change them is told who can."""
+    session_id = await store.begin_session("ada", "s")
+    log = EventLog(store, session_id, "s")
+    log.save_session(session_row(session_id, "s"))
+    log.append("session", None, {})
+    used = {"cpu_seconds": 1.5, "memory_peak": 7, "disk_written": None, "network_sent": 0}
+    for number, told in enumerate(({"usage": used}, {}, {"error": None}), 1):
+        ran_in = {"ran_in": "branch"} if number == 3 else {}
+        begun = log.append("queued", f"e{number}", {"code": "\0'", "msg_id": "m", "position": 0, **ran_in})
+        end = log.append("finished", f"e{number}", {"status": "ok", **told})
+        row = execution_row(session_id, number, first_seq=begun["seq"], created_at=begun["at"])
+        ended = structs.replace(row, status="ok", last_seq=end["seq"]) if ran_in else row.ended(end)
+        store.save_execution(ended)
+    await log.commit()
+    rows = await store.reads.executions(session_id)
+    question = SumQuestion(SumBy.DAY, "2000-01-01T00:00:00.000000Z", "3000-01-01T00:00:00.000000Z")
+    known = await store.reads.sums(question)
+    assert [(each.sum.cells, each.sum.unknown, each.sum.cpu_seconds) for each in known] == [(2, 1, 1.5)]
+    with closing(connect(RecordAddress.of(database))) as db:
+        for name in ("ended_at", *FIGURES):
+            db.execute(f"ALTER TABLE executions DROP COLUMN {name}")
+        db.execute("UPDATE about SET version = 1")
+        db.execute("CREATE ROLE reader")
+        db.execute("GRANT USAGE ON SCHEMA cellgate TO reader")
+        db.execute("GRANT ALL ON ALL TABLES IN SCHEMA cellgate TO reader")
+        db.execute("SET ROLE reader")
+        with pytest.raises(StorageError, match="start a gateway once as their owner"):
+            bring_up(db)
+        db.execute("RESET ROLE")
+        with pytest.raises(StorageError, match="a gateway of this version brings an older one up to date"):
+            list(check_database(RecordAddress.of(database)))
+        bring_up(db)
+        bring_up(db)
+        db.execute("DROP OWNED BY reader")
+        db.execute("DROP ROLE reader")
+    assert await store.reads.executions(session_id) == rows
+    assert await store.reads.sums(question) == known
+
+
+async def test_a_sum_that_takes_long_is_refused(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cells_of_two(store)
+    question = SumQuestion(SumBy.DAY, "2000-01-01T00:00:00.000000Z", "3000-01-01T00:00:00.000000Z")
+    slow = "SELECT pg_sleep(60), %(begin)s, %(end)s"
+    monkeypatch.setattr(statements, "sums", lambda *_, **__: slow)
+    monkeypatch.setattr(sums, "SUM_SECONDS", 0.05)
+    with pytest.raises(InvalidInput, match="ask for a shorter time"):
+        await store.reads.sums(question)
 
 
 async def test_a_database_that_can_not_keep_a_record_is_a_clear_error(

@@ -68,7 +68,12 @@ class Recorded:
         self._journal.save_session(self.row)
 
     def cell(
-        self, code: str, *events: tuple[str, dict[str, Any]], cell_id: str | None = None, **fields: Any
+        self,
+        code: str,
+        *events: tuple[str, dict[str, Any]],
+        cell_id: str | None = None,
+        ran_in: str | None = None,
+        **fields: Any,
     ) -> str:
         self._executions += 1
         count = self.row.execution_count + 1
@@ -76,6 +81,7 @@ class Recorded:
         key = ("again", "ab" * 32) if self._executions == 1 else None
         told = {"position": 0, "code": code, "msg_id": f"m-{name}"}
         told |= {} if cell_id is None else {"cell_id": cell_id}
+        told |= {} if ran_in is None else {"ran_in": ran_in}
         queued = self.log.append("queued", name, told | ({"idempotency": list(key)} if key else {}))
         self.log.append("started", name, {"execution_count": count, "code": code})
         for event_type, content in events:
@@ -84,20 +90,20 @@ class Recorded:
         end |= {"started_at": MOMENT, "finished_at": now(), "duration_ms": 1.5, "queue_ms": 0.0}
         end |= {"truncated": False, "kernel": {"state": "idle", "replaced": False}}
         last = self.log.append("finished", name, end | fields)
-        self._journal.save_execution(
-            ExecutionRow(
-                session_id=self.row.id,
-                id=name,
-                number=self._executions,
-                msg_id=f"m-{name}",
-                first_seq=queued["seq"],
-                last_seq=last["seq"],
-                status=last["status"],
-                created_at=queued["at"],
-                idempotency_key=key[0] if key else None,
-                request_hash=key[1] if key else None,
-            )
+        row = ExecutionRow(
+            session_id=self.row.id,
+            id=name,
+            number=self._executions,
+            msg_id=f"m-{name}",
+            first_seq=queued["seq"],
+            last_seq=None,
+            status=None,
+            created_at=queued["at"],
+            idempotency_key=key[0] if key else None,
+            request_hash=key[1] if key else None,
         )
+        copied = structs.replace(row, last_seq=last["seq"], status=last["status"])
+        self._journal.save_execution(row.ended(last) if ran_in is None else copied)
         self._save(execution_count=count, last_activity=last["at"])
         return name
 

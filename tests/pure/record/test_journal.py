@@ -21,7 +21,7 @@ from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite import schema
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import EventRow, Journal
-from cellgate.record.store.sqlite.migrations import VERSION
+from cellgate.record.store.sqlite.migrations import OLDEST, VERSION
 from cellgate.testing.record_store import Chain, execution_row, session_row
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import work_for
@@ -198,7 +198,7 @@ async def test_the_database_is_set_up_as_promised(path: Path, sync: schema.Sync,
 
 @pytest.mark.parametrize(
     ("version", "why"),
-    [(VERSION + 1, "written by a newer Cellgate"), (VERSION - 1, "from before the first release")],
+    [(VERSION + 1, "written by a newer Cellgate"), (OLDEST - 1, "from before the first release")],
 )
 async def test_another_schema_is_refused_and_left_alone(path: Path, version: int, why: str) -> None:
     await (await Journal.open(path)).close()

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record.export.bundle import COMMENT, MANIFEST
+from cellgate.record.export.sealed_archive import COMMENT, MANIFEST
 from cellgate.record.export.session_export import Exports, Parts
 from cellgate.record.findings import Finding
 from cellgate.record.keys import (

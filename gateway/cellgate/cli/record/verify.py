@@ -143,7 +143,8 @@ def _is_record(path: Path) -> bool:
 
 
 def _check_file(path: Path) -> Finding:
-    from cellgate.record.verify import imported, notebooks  # noqa: PLC0415 - see above
+    from cellgate.record.findings import Finding  # noqa: PLC0415 - see above
+    from cellgate.record.verify import imported, notebooks  # noqa: PLC0415
 
     if path.is_dir():
         raise UsageError(
@@ -155,6 +156,9 @@ def _check_file(path: Path) -> Finding:
         is_archive = head.startswith(b"PK") or path.suffix == ".zip"
         if is_archive:
             return notebooks.check_bundle(path)
+        if path.suffix.lower() == ".csv":
+            why = "changes to a table can't be found; cellgate usage -o FILE.zip writes one with a seal"
+            return Finding(path.name, "table", why, sealed=False)
         content = imported.read_file(path)
         if path.suffix.lower() != ".ipynb" and "nbformat" not in imported.decode_notebook(content, str(path)):
             raise UsageError(f"{path} is no notebook")

@@ -9,24 +9,20 @@ All of this runs in a thread (`Reads.in_steps`).
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import stat
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cellgate.record.export.requirement_lines import comment_line, document, pin_line
+from cellgate.record.export.sealed_archive import MANIFEST, SealedArchive
 from cellgate.record.facts import WITHOUT_VARIABLES
 from cellgate.record.keys import SigningKey
-from cellgate.record.seal import manifest_statement
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.regular import open_at_once
 from cellgate_kernels.kernel.environment import count, distributions, is_python
@@ -36,10 +32,7 @@ README = "README.md"
 LOCK = "requirements.txt"
 ROWS = "audit.ndjson"
 ANCESTORS = "ancestors"
-MANIFEST = "manifest.json"
-SIGNATURE = "signature.json"
 WORK = "work"
-COMMENT = b"cellgate sha256:"
 
 MOST_FILES = 10_000
 UNSEEN = f"(what lies deeper than {trees.DEEPEST} names, comes after {trees.MOST} entries or can't be read)"
@@ -57,13 +50,6 @@ class BundleManifest(msgspec.Struct, frozen=True):
     notebook: str
     files: dict[str, str]
     left_out: list[str]
-
-
-class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A signature of the manifest's bytes."""
-
-    key: str
-    signature: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,79 +71,23 @@ class Contents:
     ancestors: Sequence[tuple[str, Iterable[bytes]]] = ()
 
 
-class _Sink(io.RawIOBase):
-    """Collects written bytes until they are taken; not seekable, like a connection."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self.digest = sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        return len(self._parts[-1])
-
-    def take(self, *, but: int = 0) -> bytes:
-        """Return all bytes written since the last call, except the last `but`, which are dropped."""
-        taken = b"".join(self._parts)
-        taken = taken[: len(taken) - but]
-        self._parts.clear()
-        self.digest.update(taken)
-        return taken
-
-
-@dataclass(slots=True)
-class _Writer:
-    archive: zipfile.ZipFile
-    sink: _Sink
-    moment: tuple[int, int, int, int, int, int]
-    digests: dict[str, str] = field(default_factory=dict)
-
-    def add(self, name: str, parts: Iterable[bytes]) -> Iterator[bytes]:
-        """Write a file; yields the archive's bytes as they become ready."""
-        info = zipfile.ZipInfo(name, self.moment)
-        info.compress_type = zipfile.ZIP_DEFLATED
-        info.external_attr = (stat.S_IFREG | 0o644) << 16
-        digest = sha256()
-        with self.archive.open(info, "w", force_zip64=True) as file:
-            for part in parts:
-                digest.update(part)
-                file.write(part)
-                yield self.sink.take()
-        self.digests[name] = digest.hexdigest()
-
-
 def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
     """Yield the archive's bytes, some of them empty."""
-    sink = _Sink()
-    moment = datetime.fromisoformat(contents.exported_at).timetuple()[:6]
     left_out: list[str] = []
-    with zipfile.ZipFile(sink, "w") as archive:
-        writer = _Writer(archive, sink, moment)
+    with SealedArchive(contents.exported_at) as archive:
         notebook = f"{WORK}/{_notebook_name(contents)}"
-        yield from writer.add(README, [_readme(contents, notebook).encode()])
-        yield from writer.add(LOCK, [lock(contents.environment).encode()])
-        yield from writer.add(notebook, contents.notebook)
-        yield from writer.add(ROWS, contents.rows)
+        yield from archive.add(README, [_readme(contents, notebook).encode()])
+        yield from archive.add(LOCK, [lock(contents.environment).encode()])
+        yield from archive.add(notebook, contents.notebook)
+        yield from archive.add(ROWS, contents.rows)
         for number, (_, rows) in enumerate(contents.ancestors, 1):
-            yield from writer.add(rows_of_ancestor(number), rows)
+            yield from archive.add(rows_of_ancestor(number), rows)
         if contents.workspace is not None:
             for name, file in _files(contents.workspace, contents.most_bytes, left_out):
-                yield from writer.add(f"{WORK}/{name}", file)
+                yield from archive.add(f"{WORK}/{name}", file)
         contents.check_there()
-        listed = BundleManifest(notebook, writer.digests.copy(), left_out)
-        manifest = msgspec.json.format(msgspec.json.encode(listed), indent=1)
-        yield from writer.add(MANIFEST, [manifest])
-        if key is not None:
-            signature = Signature(key.public, key.sign(manifest_statement(manifest)))
-            yield from writer.add(SIGNATURE, [msgspec.json.encode(signature)])
-        # Room for the digest, so that the archive's directory already has the comment's final length.
-        archive.comment = bytes(len(COMMENT) + 64)
-    last = sink.take(but=len(COMMENT) + 64)
-    yield last
-    yield COMMENT + sink.digest.hexdigest().encode()
+        yield from archive.sign(BundleManifest(notebook, archive.digests.copy(), left_out), key)
+    yield from archive.last()
 
 
 def rows_of_ancestor(number: int) -> str:

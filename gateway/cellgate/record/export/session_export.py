@@ -8,7 +8,7 @@ and ``bundle`` write. ``sessions.reader`` has checked that the session is the pr
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +24,14 @@ from cellgate.record.export.bundle import Contents, bundle_parts
 from cellgate.record.export.notebook import NOTEBOOK_CAP, Export
 from cellgate.record.export.page_order import PageOrder
 from cellgate.record.export.steps import Reading
+from cellgate.record.export.usage_file import SummedTime, usage_archive, usage_table
 from cellgate.record.keys import SigningKey
 from cellgate.record.rows import NO_BRANCH, Lineage, SessionRow
 from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
 from cellgate.record.store.interface import RecordStore, Steps
 from cellgate.wire.answers import ChainCheck
+from cellgate.wire.usage import UsageSum
 from cellgate_kernels.base.errors import CellgateError, in_brief
 from cellgate_kernels.base.resources import GIB
 from cellgate_kernels.base.tasks import Supervisor
@@ -139,6 +141,11 @@ class Exports:
         """Return the last states of the session's widgets, and of those that it inherits, as JSON."""
         options = self._told(moment, outputs=True, cap=NOTEBOOK_CAP)
         return self._parts(moment, lambda reading: export.widget_parts(reading, options))
+
+    def usage(self, sums: Sequence[UsageSum], told: SummedTime, form: str) -> bytes:
+        """Return a file with these sums: a table (``csv``), or an archive with one (``zip``)."""
+        table = usage_table(sums, told)
+        return table if form == "csv" else usage_archive(table, told, self._version, self._key)
 
     def audit(self, moment: Moment) -> Parts:
         """Return the rows as NDJSON."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
@@ -125,6 +126,7 @@ def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
     ended = facts.status is not None
     pairs = {name: getattr(facts, name) for name in _OF_EXECUTION}
     pairs["last_seq"] = facts.last_seq if ended else facts.first_seq
+    pairs |= {"ended_at": facts.ended_at, **structs.asdict(facts.usage)}
     pairs["idempotency_key"], pairs["request_hash"] = facts.idempotency or (None, None)
     for name, expected in pairs.items():
         if (stored := getattr(row, name)) != expected:

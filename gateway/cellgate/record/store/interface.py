@@ -22,6 +22,7 @@ from msgspec import UnsetType
 
 from cellgate.errors import NotRecorded, RecordGone
 from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
+from cellgate.record.store.summing import PlacedSum, SumQuestion
 from cellgate.record.trail import NewEntry, TrailRow
 from cellgate.wire.events import Loss, Missing
 
@@ -253,6 +254,12 @@ class Reads(Protocol):
 
     async def record_size(self, session_id: int) -> int:
         """Return the bytes of all events of a session."""
+
+    async def sums(self, question: SumQuestion) -> list[PlacedSum]:
+        """Return sums of what cells used, in order of their places, without those of no cell.
+
+        Raises InvalidInput if it takes too long, and QueueFull while too many others ask.
+        """
 
     async def trail(self, after: int, limit: int) -> tuple[list[TrailRow], bool]:
         """Return entries of the audit trail after the one with this number, and whether there are more."""

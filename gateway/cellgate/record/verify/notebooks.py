@@ -18,17 +18,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from cellgate.record.export.bundle import (
-    COMMENT,
-    MANIFEST,
-    ROWS,
-    SIGNATURE,
-    BundleManifest,
-    Signature,
-    rows_of_ancestor,
-)
+from cellgate.record.export.bundle import ROWS, BundleManifest, rows_of_ancestor
 from cellgate.record.export.notebook import Export, Notebook, NotebookPart
+from cellgate.record.export.sealed_archive import COMMENT, MANIFEST, SIGNATURE, Signature
 from cellgate.record.export.survey import ListedRows, Survey
+from cellgate.record.export.usage_file import UsageManifest
 from cellgate.record.findings import BrokenRecord, Finding, NoSeal, chained, counted, differing
 from cellgate.record.keys import signature_holds
 from cellgate.record.rows import EventRow, SessionRow
@@ -43,6 +37,7 @@ from cellgate.record.verify.imported import (
     open_archive,
     read_entry,
 )
+from cellgate.record.verify.usage_files import check_table
 from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.base.errors import InvalidInput, in_words
 from cellgate_kernels.base.resources import MIB
@@ -146,13 +141,20 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
 
 
 def check_bundle(path: Path) -> Finding:
-    """Check that an archive is unchanged, its rows form a chain, and its notebook follows from them."""
+    """Check that an archive is unchanged, its rows form a chain, and its notebook follows from them.
+
+    Or that the table of one with sums of usage is what its list says.
+    """
     try:
         with open_archive(path) as archive:
             manifest = _check_files(archive)
             _check_archive(path)
             key = _check_signature(archive)
-            count = _check_rows(archive, manifest)
+            if isinstance(manifest, UsageManifest):
+                checked = check_table(archive, manifest)
+            else:
+                count = _check_rows(archive, manifest)
+                checked = f"bundle, {counted(len(manifest.files), 'file')}, {counted(count, 'row')}"
             check_layout(path, archive, len(COMMENT) + 64)
     except (BrokenRecord, NoSeal) as broken:
         # Every bundle has a manifest and a sealed notebook: here a missing seal is a problem too.
@@ -162,7 +164,6 @@ def check_bundle(path: Path) -> Finding:
     except (*UNREADABLE, *_MALFORMED) as error:
         why = f"the file is no whole bundle: {type(error).__name__}: {in_words(error)}"
         return Finding(path.name, "bundle", why)
-    checked = f"bundle, {counted(len(manifest.files), 'file')}, {counted(count, 'row')}"
     return Finding(path.name, checked, None, key)
 
 
@@ -178,11 +179,16 @@ def _check_archive(path: Path) -> None:
             raise BrokenRecord("the archive was changed between its files")
 
 
-def _check_files(archive: zipfile.ZipFile) -> BundleManifest:
+def _check_files(archive: zipfile.ZipFile) -> BundleManifest | UsageManifest:
     names = archive.namelist()
     if MANIFEST not in names:
         raise BrokenRecord(f"the bundle has no {MANIFEST}")
-    manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=BundleManifest)
+    listed = read_entry(archive, MANIFEST, MOST_MANIFEST)
+    manifest: BundleManifest | UsageManifest
+    if "usage" in _decode(listed):
+        manifest = msgspec.json.decode(listed, type=UsageManifest)
+    else:
+        manifest = msgspec.json.decode(listed, type=BundleManifest)
     there = [name for name in names if name not in {MANIFEST, SIGNATURE}]
     difference = differing("file", there, list(manifest.files), there)
     for name, digest in manifest.files.items():

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from psycopg import errors
 
+from cellgate.errors import StorageError
+from cellgate.record.facts import UNREADABLE, end_of
+from cellgate.record.rows import FIGURES
 from cellgate.record.store.postgresql import reads, statements
 from cellgate.record.store.postgresql.record_connection import Connection
-from cellgate.record.store.postgresql.schema import RECORD, Schema, make_tables
+from cellgate.record.store.postgresql.schema import RECORD, Schema, lock_making, make_tables
+from cellgate.record.store.postgresql.tables import columns
 from cellgate_kernels.base.errors import in_words
+
+CELLS_AT_ONCE = 64
+"""Cells that one step of an upgrade reads, with their code."""
+_FILLED = ("ended_at", *FIGURES, "session", "number")
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +30,8 @@ SCHEMA = Schema(
     statements.NOTE_VERSION,
     statements.SCHEMA_VERSION,
     "The record in PostgreSQL has",
-    "use the version of Cellgate that wrote it, or another database",
+    "a gateway of this version brings an older one up to date when it starts; for a newer one use the version"
+    " of Cellgate that wrote it, or another database",
 )
 
 
@@ -38,10 +48,50 @@ def bring_up(db: Connection) -> Beginnings:
     if not SCHEMA.is_made(db):
         logger.info("There is no record yet: a new one begins in the database")
         SCHEMA.make(db)
+    upgrade(db)
     SCHEMA.check(db)
     _add_index(db)
     purges = [session_id for (session_id,) in db.execute(statements.PURGES)]
     return Beginnings(purges, reads.last_activity(db))
+
+
+def upgrade(db: Connection) -> None:
+    """Bring the tables of the version before up to date, if they are that; other gateways wait meanwhile."""
+    if not _is_former(db):
+        return
+    try:
+        with db.transaction():
+            lock_making(db, RECORD)
+            if _is_former(db):
+                logger.info("The record in PostgreSQL is brought up to date, which may take a while")
+                for statement in statements.ADD_COLUMNS.split(";"):
+                    db.execute(statement)
+                _fill(db)
+                db.execute(statements.NOTE_NEWER)
+    except errors.InsufficientPrivilege as error:
+        raise StorageError(
+            "The record's tables in PostgreSQL are of an older Cellgate, and the gateway's user may not"
+            f" change them ({in_words(error)}): start a gateway once as their owner"
+        ) from error
+
+
+def _is_former(db: Connection) -> bool:
+    row = db.execute(statements.IS_FORMER).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _fill(db: Connection) -> None:
+    """Fill the new columns of cells that have ended, from their events."""
+    after = (0, 0)
+    while cells := db.execute(statements.ENDED_CELLS, (*after, CELLS_AT_ONCE), binary=True).fetchall():
+        known: list[tuple[object, ...]] = []
+        for session_id, number, queued, finished in cells:
+            # `verify` reports events that are gone or can't be read; such a cell has no known end.
+            with suppress(*UNREADABLE):
+                if (told := end_of(queued, finished)) is not None:
+                    known.append((*told, session_id, number))
+        db.execute(statements.SET_ENDS, columns("", _FILLED, known))
+        after = cells[-1][:2]
 
 
 def _add_index(db: Connection) -> None:

@@ -36,7 +36,16 @@ from cellgate.record.store.postgresql.record_connection import (
     RecordAddress,
     RecordConnection,
 )
+from cellgate.record.store.postgresql.sums import sums
 from cellgate.record.store.postgresql.tables import event_row, execution_row, session_row
+from cellgate.record.store.summing import (
+    SUMS_AT_ONCE,
+    SUMS_PATIENCE,
+    SUMS_WAITING,
+    TOO_MANY,
+    PlacedSum,
+    SumQuestion,
+)
 from cellgate.record.trail import TrailRow
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.decoding import json_decoder
@@ -352,6 +361,7 @@ class PostgresReads(Reads):
         self._reader = reader
         refusal = "Too many sessions with long records are being resumed; try again later"
         self._long_lives = Turns(LONG_LIVES_AT_ONCE, LONG_LIVES_WAITING, LONG_LIVES_PATIENCE, refusal)
+        self._sums = Turns(SUMS_AT_ONCE, SUMS_WAITING, SUMS_PATIENCE, TOO_MANY)
 
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask this in turn. Raises StorageError."""
@@ -386,6 +396,10 @@ class PostgresReads(Reads):
 
     async def left_open(self, session_id: int) -> LeftOpen:
         return await self.read(_of_events, lives.left_open, session_id)
+
+    async def sums(self, question: SumQuestion) -> list[PlacedSum]:
+        async with self._sums.turn(question.principal or ""):
+            return await self._read_long(lambda db, _: sums(db, question))
 
     async def in_steps(self, work: Callable[[Steps], T]) -> T:
         return await self._read_long(lambda db, stop: work(DatabaseSteps(db, stop)))

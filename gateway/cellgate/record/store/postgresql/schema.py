@@ -26,9 +26,14 @@ _IS_MADE: Final = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = '
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
+def lock_making(db: _Connection, lock: int) -> None:
+    """Let whoever else makes or changes these tables wait until the end of the transaction."""
+    db.execute(_LOCK_MAKING, (lock,))
+
+
 def make_tables(db: _Connection, lock: int, tables: str) -> None:
     """Run the statements of `tables`, divided by semicolons, in a transaction that others wait for."""
-    db.execute(_LOCK_MAKING, (lock,))
+    lock_making(db, lock)
     _run(db, tables)
 
 
@@ -60,7 +65,7 @@ class Schema:
     def make(self, db: _Connection) -> None:
         """Make the tables, unless another program has just done so."""
         with db.transaction():
-            db.execute(_LOCK_MAKING, (self.lock,))
+            lock_making(db, self.lock)
             if not self.is_made(db):
                 _run(db, self.tables)
                 db.execute(self.note_version, (self.version,))

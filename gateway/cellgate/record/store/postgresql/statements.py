@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+from cellgate.record.store.summing import SUMMED, SumBy
+
+SCHEMA_VERSION: Final = 2
 """The number of the tables' schema, in the table `about`."""
+FORMER_VERSION: Final = 1
+"""The number of tables that are brought up to date."""
 
 # ---- connecting -------------------------------------------------------------------------------------------
 
@@ -45,8 +49,14 @@ SESSION_COLUMNS: Final = (
     "branched_head"
 )
 EXECUTION_COLUMNS: Final = (
-    "session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key, request_hash"
+    "session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key, request_hash, "
+    "ended_at, cpu_seconds, memory_peak, disk_written, network_sent, network_received"
 )
+_ENDS = (
+    *('ended_at text COLLATE "C"', "cpu_seconds double precision", "memory_peak bigint"),
+    *("disk_written bigint", "network_sent bigint", "network_received bigint"),
+)
+_ENDED_INDEX = "CREATE INDEX executions_ended ON executions (ended_at) WHERE ended_at IS NOT NULL"
 EVENT_COLUMNS: Final = "session_id, seq, type, execution, body, hash"
 UNFINISHED_INDEX: Final = """CREATE INDEX IF NOT EXISTS executions_unfinished
     ON executions (session_id, number) WHERE status IS NULL"""
@@ -98,12 +108,14 @@ CREATE TABLE executions (
     created_at text NOT NULL,
     idempotency_key text,
     request_hash text,
+    {", ".join(_ENDS)},
     PRIMARY KEY (session_id, number),
     UNIQUE (session_id, id)
 ) WITH (fillfactor = 70);
 CREATE INDEX executions_of_key ON executions (session_id, idempotency_key, number)
     WHERE idempotency_key IS NOT NULL;
 {UNFINISHED_INDEX};
+{_ENDED_INDEX};
 CREATE TABLE events (
     session_id bigint NOT NULL,
     seq bigint NOT NULL,
@@ -123,6 +135,31 @@ CREATE INDEX trail_of_type ON trail (type, seq) WHERE type IN ('act', 'record_pu
 CREATE TABLE purges (session_id bigint PRIMARY KEY)
 """
 NOTE_VERSION: Final = "INSERT INTO about VALUES (%s)"
+
+# ---- tables of the version before -------------------------------------------------------------------------
+
+IS_FORMER: Final = f"SELECT EXISTS (SELECT FROM about WHERE version = {FORMER_VERSION})"  # noqa: S608
+ADD_COLUMNS: Final = f"""SET LOCAL statement_timeout = 0;
+ALTER TABLE executions {", ".join(f"ADD COLUMN {column}" for column in _ENDS)};
+{_ENDED_INDEX}"""
+ENDED_CELLS: Final = """SELECT x.session_id, x.number, q.body, f.body
+    FROM (SELECT session_id, number, first_seq, last_seq FROM executions
+        WHERE (session_id, number) > (%s, %s) AND status IS NOT NULL
+        ORDER BY session_id, number LIMIT %s) AS x
+    LEFT JOIN events AS q ON q.session_id = x.session_id AND q.seq = x.first_seq
+    LEFT JOIN events AS f ON f.session_id = x.session_id AND f.seq = x.last_seq
+    ORDER BY x.session_id, x.number"""
+"""Cells that have ended, with their first and their last event, if these are there."""
+SET_ENDS: Final = """UPDATE executions AS x SET ended_at = e.ended_at, cpu_seconds = e.cpu_seconds,
+        memory_peak = e.memory_peak, disk_written = e.disk_written, network_sent = e.network_sent,
+        network_received = e.network_received
+    FROM unnest(%(ended_at)b::text[], %(cpu_seconds)b::double precision[], %(memory_peak)b::bigint[],
+        %(disk_written)b::bigint[], %(network_sent)b::bigint[], %(network_received)b::bigint[],
+        %(session)b::bigint[], %(number)b::bigint[])
+        AS e (ended_at, cpu_seconds, memory_peak, disk_written, network_sent, network_received, session_id,
+            number)
+    WHERE x.session_id = e.session_id AND x.number = e.number"""
+NOTE_NEWER: Final = f"UPDATE about SET version = {SCHEMA_VERSION}"  # noqa: S608
 
 # ---- writing ----------------------------------------------------------------------------------------------
 
@@ -195,9 +232,15 @@ _FOLLOWING = f"""
         %(execution_msg_id)b::text[], %(execution_first_seq)b::bigint[],
         %(execution_last_seq)b::bigint[], %(execution_status)b::text[],
         %(execution_created_at)b::text[], %(execution_idempotency_key)b::text[],
-        %(execution_request_hash)b::text[])
+        %(execution_request_hash)b::text[], %(execution_ended_at)b::text[],
+        %(execution_cpu_seconds)b::double precision[], %(execution_memory_peak)b::bigint[],
+        %(execution_disk_written)b::bigint[], %(execution_network_sent)b::bigint[],
+        %(execution_network_received)b::bigint[])
         AS x ({EXECUTION_COLUMNS}) JOIN written ON written.id = x.session_id
-        ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status),
+        ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status,
+            ended_at = excluded.ended_at, cpu_seconds = excluded.cpu_seconds,
+            memory_peak = excluded.memory_peak, disk_written = excluded.disk_written,
+            network_sent = excluded.network_sent, network_received = excluded.network_received),
     v AS (INSERT INTO events ({EVENT_COLUMNS})
         SELECT e.* FROM e JOIN written ON written.id = e.session_id)
     SELECT id FROM written"""  # noqa: S608 - constants of this module
@@ -290,6 +333,30 @@ UNFINISHED_COUNTS: Final = """SELECT session_id, count(*) FROM executions
 EXECUTION_COUNTS: Final = """SELECT s.id, last.number FROM unnest(%s::bigint[]) AS s (id)
     CROSS JOIN LATERAL (SELECT number FROM executions WHERE session_id = s.id
         ORDER BY number DESC LIMIT 1) AS last"""
+
+SET_PATIENCE: Final = "SELECT set_config('statement_timeout', %s, true)"
+_PLACES = {
+    SumBy.PRINCIPAL: 's.principal COLLATE "C"',
+    SumBy.SESSION: "s.id",
+    SumBy.DAY: "left(x.ended_at, 10)",
+}
+
+
+def sums(by: SumBy, how: str, *, of_one: bool, goes_on: bool) -> str:
+    """Return the statement that sums what cells used; `how` and `of_one` as those of `sessions`.
+
+    `goes_on`: whether it is for a page after the first.
+    """
+    place = _PLACES[by]
+    key = _BY_KEY[how].replace("key", "s.key", 1)
+    whose = " AND s.principal = %(principal)s" if of_one else ""
+    page = f" AND {place} > %(after)s" if goes_on else ""
+    names = "s.principal, s.key" if by is SumBy.SESSION else "NULL, NULL"
+    return f"""SELECT {place}, {names}, {SUMMED}
+        FROM executions AS x JOIN sessions AS s ON s.id = x.session_id
+        WHERE x.ended_at >= %(begin)s AND x.ended_at < %(end)s{whose}{key}{page}
+        GROUP BY 1 ORDER BY 1 LIMIT %(limit)s"""  # noqa: S608
+
 
 LAST_EVENT: Final = """SELECT last.seq, last.hash FROM sessions AS s
     LEFT JOIN LATERAL (SELECT seq, hash FROM events WHERE session_id = s.id

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from cellgate.errors import RecordDamaged
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.rows import FIGURES, EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.backlog import Group, RefusedRows
 from cellgate.record.trail import BEGUN, TrailRow
 from cellgate.wire.events import BranchedFrom
@@ -34,7 +34,7 @@ _NEW = (
 )
 _EXECUTION = (
     *("session", "id", "number", "msg_id", "first_seq", "last_seq", "status", "created_at"),
-    *("idempotency_key", "request_hash"),
+    *("idempotency_key", "request_hash", "ended_at", *FIGURES),
 )
 _EVENT = ("session", "seq", "type", "execution", "body", "hash")
 _TRAIL = ("seq", "type", "body", "hash")

@@ -150,7 +150,7 @@ def _make(source: Path, draft: Path, progress: Progress) -> None:
 def _copy(source: Path, draft: Path, progress: Progress) -> None:
     """Copy the redo log and the tables, the log a moment earlier: together they miss nothing."""
     with closing(schema.open_reader(source)) as db, damage_told(f"The record {source}"):
-        if not version_of(db, source):
+        if not version_of(db, source, older=True):
             raise StorageError(f"{source} is no record")
         # The last number is read before the log, which then has all commits up to that number.
         places = last_beside(source), beside(source)

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from cellgate.errors import StorageError, not_written
 from cellgate.record.findings import Finding
+from cellgate.record.rows import ExecutionRow
 from cellgate.record.store.checking import CheckedRows, executions_of, sessions_of
 from cellgate.record.store.sqlite import blobs, check, purge, schema
 from cellgate.record.store.sqlite.backup import Copy, drafting, set_aside
@@ -23,7 +24,8 @@ from cellgate.record.store.sqlite.opening import open_copy, open_writer
 from cellgate.record.store.sqlite.transactions import transaction
 
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
-_EXECUTION = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_EXECUTION = f"""INSERT INTO executions ({", ".join(ExecutionRow.__struct_fields__)})
+    VALUES ({", ".join("?" * len(ExecutionRow.__struct_fields__))})"""  # noqa: S608 - constants
 _HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ?"
 _LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'sessions'"
 

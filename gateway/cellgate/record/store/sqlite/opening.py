@@ -18,7 +18,7 @@ import msgspec
 
 from cellgate.errors import RecordDamaged, StorageError, not_written
 from cellgate.record.store.sqlite import purge, salvage, schema
-from cellgate.record.store.sqlite.migrations import create, version_of
+from cellgate.record.store.sqlite.migrations import VERSION, add_columns, create, fill, version_of
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.transactions import transaction
 from cellgate_kernels.base.errors import in_brief
@@ -103,20 +103,31 @@ def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
-    """Make missing tables and absorb the redo log. Raises StorageError, sqlite3.Error and OSError."""
-    empty = not version_of(db, path)
+    """Make missing tables and columns, and absorb the redo log.
+
+    Raises StorageError, sqlite3.Error and OSError.
+    """
+    version = version_of(db, path, older=True)
+    empty = not version
+    older = 0 < version < VERSION
     seed = None if empty else schema.expected_log(db)
     found = salvage.look(path, seed)
     waits = found.there or found.last is not None or seed is not None
-    if not (empty or waits):
+    if not (empty or older or waits):
         return
     with transaction(db):
+        if older:
+            logger.info("The record %s is brought up to date, which takes a while if it is large", path)
+            add_columns(db)
         if empty:
             logger.info("There is no record yet: a new one begins in %s", path)
             create(db)
         if waits:
             salvage.take_in(db, path, found, expected=seed is not None)
             schema.expect_log(db, None)
+        if older:
+            # After the log's rows, which the older version wrote.
+            fill(db)
     salvage.put_away(path)
 
 

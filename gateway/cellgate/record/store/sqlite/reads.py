@@ -22,7 +22,16 @@ from cellgate.record.store.sqlite import lineage as ancestry
 from cellgate.record.store.sqlite import schema, upkeep
 from cellgate.record.store.sqlite import trail as entries
 from cellgate.record.store.sqlite.database import Database, Query
+from cellgate.record.store.sqlite.sums import sums
 from cellgate.record.store.sqlite.transactions import snapshot
+from cellgate.record.store.summing import (
+    SUMS_AT_ONCE,
+    SUMS_PATIENCE,
+    SUMS_WAITING,
+    TOO_MANY,
+    PlacedSum,
+    SumQuestion,
+)
 from cellgate_kernels.base.resources import MIB
 
 MANY_EVENTS = 10_000
@@ -79,6 +88,7 @@ class Queries(Reads):
         self._applied = applied
         refusal = "Too many sessions with long records are being resumed; try again later"
         self._long_lives = Turns(LONG_LIVES_AT_ONCE, LONG_LIVES_WAITING, LONG_LIVES_PATIENCE, refusal)
+        self._sums = Turns(SUMS_AT_ONCE, SUMS_WAITING, SUMS_PATIENCE, TOO_MANY)
 
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query in turn, once the tables have all committed rows. Raises StorageError."""
@@ -126,6 +136,10 @@ class Queries(Reads):
         finally:
             stop.set()
             await database.close()
+
+    async def sums(self, question: SumQuestion) -> list[PlacedSum]:
+        async with self._sums.turn(question.principal or ""):
+            return await self._read_long(lambda db, stop: sums(db, question, stop))
 
     async def record_sizes(self) -> dict[str, int]:
         return await self._read_long(lambda db, _: upkeep.record_sizes(db))

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from cellgate.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.rows import FIGURES, EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.backlog import ROW_COST, Group, RefusedRows
 from cellgate.record.store.sqlite import blobs, trail
 from cellgate.record.store.sqlite.redo import encode_rows
@@ -64,7 +64,8 @@ _UPDATE_SESSION = """
     UPDATE sessions SET kernel = ?, isolation = ?, state = ?, cause = ?, last_activity = ?,
         execution_count = ?, limits = ?, metadata = ?, environment = ? WHERE id = ?"""
 _SAVE_EXECUTIONS = f"""INSERT INTO executions ({_EXECUTION}) VALUES {{}}
-    ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status"""  # noqa: S608
+    ON CONFLICT (session_id, id) DO UPDATE SET
+    {", ".join(f"{name} = excluded.{name}" for name in ("last_seq", "status", "ended_at", *FIGURES))}"""  # noqa: S608
 _APPEND = f"INSERT INTO events ({_EVENT}) VALUES {{}}"  # noqa: S608
 _HEADS = "SELECT id, head_seq, head FROM sessions WHERE id IN ({})"
 _SET_HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ? AND head_seq = ? AND head = ?"
