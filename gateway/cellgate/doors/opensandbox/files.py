@@ -108,6 +108,8 @@ class FilesUploadHandler(ExecdHandler, UploadHandler):
                 told = self._metadata.setdefault(number, bytearray())
                 if len(told) + len(data) > MOST_METADATA:
                     raise InvalidInput(f"A file's metadata has at most {MOST_METADATA} bytes")
+                if len(self._metadata) > MOST_PATHS:
+                    raise InvalidInput(f"A request has at most {MOST_PATHS} files")
                 told += data
                 continue
             if number not in self._staged:
@@ -138,8 +140,6 @@ class FilesUploadHandler(ExecdHandler, UploadHandler):
         self._form.end()
         if len(self._metadata) != len(self._staged):
             raise InvalidInput("There is metadata without a file")
-        if len(self._staged) > MOST_PATHS:
-            raise InvalidInput(f"A request has at most {MOST_PATHS} files")
         session = self.session()
         async with none_left(self._outside, session, self.services.sessions.files):
             if await self.place(list(self._staged.values())) is None:

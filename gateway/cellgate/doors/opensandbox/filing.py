@@ -194,6 +194,8 @@ async def file(session: Session, calls: Sequence[Call]) -> Filed:
     Raises NotFound, Conflict if one fails for another reason, InvalidInput, and what `start_process`
     does.
     """
+    if not calls:
+        return Filed()
     if len(calls) > MOST_PATHS:
         raise InvalidInput(f"A request has at most {MOST_PATHS} paths")
     words = json.dumps(calls)
