@@ -62,8 +62,8 @@ class CredentialProxy(Asked, frozen=True):
 class NewSandboxBody(Asked, frozen=True):
     """A sandbox to make. `timeout` in seconds; None: as long as it may live."""
 
-    image: ImageSpec = ImageSpec()
-    entrypoint: list[str] = []  # noqa: RUF012 - of a struct, made anew for each
+    image: ImageSpec | None = None
+    entrypoint: list[str] | None = None
     timeout: float | None = None
     env: dict[str, str] | None = None
     metadata: dict[str, str] | None = None
@@ -94,11 +94,21 @@ class NewSandboxBody(Asked, frozen=True):
                 raise Unsupported(f"{name} of OpenSandbox is not there in this gateway")
         if self.policy is not None and self.policy.default not in {None, *POLICIES}:
             raise InvalidInput("networkPolicy.defaultAction must be allow or deny")
-        check_text(self.image.uri, "image.uri", MOST_IMAGE)
-        if len(self.entrypoint) > MOST_WORDS:
+        check_text(self.uri, "image.uri", MOST_IMAGE)
+        if len(self.words) > MOST_WORDS:
             raise InvalidInput(f"entrypoint has at most {MOST_WORDS} words")
-        for word in self.entrypoint:
+        for word in self.words:
             check_text(word, "entrypoint", MOST_WORD)
+
+    @property
+    def uri(self) -> str:
+        """The name of the image; empty without one."""
+        return "" if self.image is None else self.image.uri
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the entrypoint; none without one."""
+        return self.entrypoint or []
 
     @property
     def has_network(self) -> bool:

@@ -45,7 +45,12 @@ class CodeBody(Asked, frozen=True):
     """A cell to run."""
 
     code: str
-    context: ContextSpec = ContextSpec()
+    context: ContextSpec | None = None
+
+    @property
+    def place(self) -> ContextSpec:
+        """Where it is to run."""
+        return self.context or ContextSpec()
 
 
 class FramesHandler(ExecdHandler):
@@ -74,7 +79,7 @@ class RunCodeHandler(FramesHandler, ContextsUser):
         """Run a cell and stream its events. It is interrupted when its client leaves."""
         self.session()
         body = await self.body(CodeBody)
-        context = await self._context(body.context)
+        context = await self._context(body.place)
         run, asked = self._submit(context, body)
         session = context.session
         self.interrupt_when_gone(session, run, asked)
@@ -108,7 +113,7 @@ class RunCodeHandler(FramesHandler, ContextsUser):
             env=dict(env),
             on_disconnect="interrupt",
         )
-        language = body.context.language
+        language = body.place.language
         request = manager.terms.in_language(session.row.kernel, checked_cell(self, asked), language)
         prepare(context, sandboxes.of(session))
         return session.submit(request), asked

@@ -137,8 +137,8 @@ class NewSandboxHandler(LifecycleHandler):
             metadata={
                 "door": DOOR,
                 "sandbox": identifier,
-                "image": body.image.uri,
-                "entrypoint": body.entrypoint,
+                "image": body.uri,
+                "entrypoint": body.words,
                 "metadata": body.metadata or {},
             },
         )
