@@ -11,8 +11,10 @@ from typing import Final
 
 from cellgate.doors.base import DoorHandler
 from cellgate.doors.e2b.base import SandboxBusy, Unsupported, find, session_key, status_code
+from cellgate.doors.opensandbox.frames import failure, frame
 from cellgate.errors import Conflict, InvalidToken, NotFound
 from cellgate.http.message import encode
+from cellgate.http.operation import Format
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import CellgateError
@@ -89,3 +91,13 @@ class ExecdHandler(OpenSandboxHandler):
                 cause="unknown_token",
             )
         return super()._authenticate()
+
+
+class FramesHandler(ExecdHandler):
+    """A call that is answered with server-sent events."""
+
+    def sign_of_life(self, form: Format) -> bytes:
+        return frame("ping", text="pong")
+
+    def write_problem(self, error: CellgateError, form: Format) -> None:
+        self.write(failure(error.reason, error.message))

@@ -18,8 +18,8 @@ from cellgate.doors.e2b.contexts import (
     further_contexts,
     prepare,
 )
-from cellgate.doors.opensandbox.base import ExecdHandler
-from cellgate.doors.opensandbox.frames import CellFrames, failure, frame
+from cellgate.doors.opensandbox.base import ExecdHandler, FramesHandler
+from cellgate.doors.opensandbox.frames import CellFrames, frame
 from cellgate.errors import CannotShare, NotFound
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.operation import Format, requires
@@ -28,7 +28,7 @@ from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.wire.models import ExecuteBody
-from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelspecNotFound
+from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound
 from cellgate_kernels.codec.structure import INLINE_BYTES
 from cellgate_kernels.specs.languages import Language, parse_language
 
@@ -49,18 +49,8 @@ class CodeBody(Asked, frozen=True):
 
     @property
     def place(self) -> ContextSpec:
-        """Where it is to run."""
+        """The place where it is to run."""
         return self.context or ContextSpec()
-
-
-class FramesHandler(ExecdHandler):
-    """A call that is answered with server-sent events."""
-
-    def sign_of_life(self, form: Format) -> bytes:
-        return frame("ping", text="pong")
-
-    def write_problem(self, error: CellgateError, form: Format) -> None:
-        self.write(failure(error.reason, error.message))
 
 
 class ContextsUser(ExecdHandler, ContextMaking):

@@ -16,8 +16,7 @@ import msgspec
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import Unsupported, parse_program_path
 from cellgate.doors.e2b.metrics import measured
-from cellgate.doors.opensandbox.base import ExecdHandler
-from cellgate.doors.opensandbox.codes import FramesHandler
+from cellgate.doors.opensandbox.base import ExecdHandler, FramesHandler
 from cellgate.doors.opensandbox.frames import CommandFrames, ending, frame
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services

@@ -59,7 +59,7 @@ ABSENT: Final = MappingProxyType(
 """Why some of OpenSandbox is not there, by a word of the path."""
 
 
-class MissingHandler(OpenSandboxHandler):
+class MissingRouteHandler(OpenSandboxHandler):
     """Everything of OpenSandbox that is not there."""
 
     def session_wanted(self) -> str | None:
@@ -107,5 +107,5 @@ ROUTES: Final = (
     (_EXECD + "/files/replace", FilesReplaceHandler),
     (_EXECD + "/directories", FoldersHandler),
     (_EXECD + "/directories/list", FolderListHandler),
-    (PREFIX + "/{path}", MissingHandler),
+    (PREFIX + "/{path}", MissingRouteHandler),
 )
