@@ -10,17 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from io import StringIO
 from typing import Final
 
 import msgspec
 
 from cellgate.http.message import encode
 from cellgate.record.rows import EventRow
+from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.protocol.outputs import strip_ansi
 
 TEXT: Final = "text/plain"
-LONGEST: Final = 64 * 1024
-"""Characters of a line above which it is told in pieces."""
+LONGEST: Final = 2 * MIB
+"""Characters after which a line is told before it ends. Agents print files of 500 KiB as a line of JSON."""
 KILLED: Final = -1
 """The exit code of a command that a signal has ended, as Go has it."""
 FAILED: Final = "CommandExecError"
@@ -117,7 +119,8 @@ class CommandFrames:
 
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(_ProcessEvent).decode
-        self._begun: dict[str, str] = {}
+        self._begun: dict[str, StringIO] = {}
+        """The lines that have no end yet, by the streams' names."""
 
     def __call__(self, rows: Iterable[EventRow]) -> list[bytes]:
         """Return the frames that follow."""
@@ -128,21 +131,24 @@ class CommandFrames:
         if kind == "process_output":
             yield from self._lines(event.name, event.text, at)
         elif kind == "process_exited":
-            for name, rest in self._begun.items():
-                if rest:
+            for name, begun in self._begun.items():
+                if rest := begun.getvalue():
                     yield frame(name, at, text=rest)
             yield ended(
                 event.exit_code, ending(event.exit_code, event.signal, event.cause), at, event.duration_ms
             )
 
     def _lines(self, name: str, text: str, at: int) -> Iterator[bytes]:
-        *lines, rest = (self._begun.get(name, "") + text).split("\n")
-        for line in lines:
-            yield frame(name, at, text=line.removesuffix("\r"))
-        while len(rest) > LONGEST:
-            yield frame(name, at, text=rest[:LONGEST])
-            rest = rest[LONGEST:]
-        self._begun[name] = rest
+        first, *others = text.split("\n")
+        begun = self._begun.setdefault(name, StringIO(newline=""))
+        begun.write(first)
+        for line in others:
+            yield frame(name, at, text=begun.getvalue().removesuffix("\r"))
+            begun = self._begun[name] = StringIO(newline="")
+            begun.write(line)
+        if begun.tell() > LONGEST:
+            yield frame(name, at, text=begun.getvalue())
+            self._begun[name] = StringIO(newline="")
 
 
 def ending(code: int | None, signal: str | None, cause: str | None) -> str:
