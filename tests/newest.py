@@ -25,7 +25,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 UV = ROOT / "kernels" / "cellgate_kernels" / "specs" / "uv_command.py"
-FRAMEWORKS, CLIENTS, DOORS = (f"tests/clients/test_{name}.py" for name in ("frameworks", "clients", "doors"))
+FRAMEWORKS, CLIENTS, DOORS, OPENSANDBOX = (
+    f"tests/clients/test_{name}.py" for name in ("frameworks", "clients", "doors", "opensandbox")
+)
 OURS = ("httpcore2[asyncio]", "msgspec")
 """What Cellgate's Python client needs."""
 INSTALL_SECONDS, TEST_SECONDS = 900, 600
@@ -56,6 +58,13 @@ TABLE = (
     ),
     Client("azure-semantic-kernel", ("semantic-kernel",), (f"{DOORS}::test_azure_in_semantic_kernel",)),
     Client("librechat", ("@librechat/agents",), (f"{DOORS}::test_librechat",), in_node=True),
+    Client(
+        "opensandbox",
+        ("opensandbox-code-interpreter",),
+        (f"{OPENSANDBOX}::test_sandboxes", f"{OPENSANDBOX}::test_code"),
+    ),
+    Client("opensandbox-langchain", ("langchain-opensandbox",), (f"{OPENSANDBOX}::test_langchain",)),
+    Client("opensandbox-litellm", ("litellm[proxy]",), (f"{OPENSANDBOX}::test_litellm",)),
     Client("piston", ("aiopyston",), (f"{DOORS}::test_piston",)),
     Client("replit", ("replit-code-exec",), (f"{DOORS}::test_replit",)),
     Client("smolagents", ("smolagents",), (f"{FRAMEWORKS}::test_smolagents",)),

@@ -10,6 +10,7 @@ from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, ter
 from cellgate.doors.e2b import routes as e2b
 from cellgate.doors.e2b.contexts import recover_contexts
 from cellgate.doors.e2b.pausing import recover_pauses
+from cellgate.doors.opensandbox import routes as opensandbox
 from cellgate.http.base import BaseHandler
 from cellgate.http.routes import Route, pattern
 from cellgate.http.services import Services
@@ -23,6 +24,7 @@ DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyTyp
         "dify": dify.ROUTES,
         "e2b": e2b.ROUTES,
         "librechat": librechat.ROUTES,
+        "opensandbox": opensandbox.ROUTES,
         "piston": piston.ROUTES,
         "replit": replit.ROUTES,
         "terrarium": terrarium.ROUTES,

@@ -37,8 +37,11 @@ class MultipartReader:
         fits = len(content_type) <= MOST_LABEL
         kind, options = parse_options_header(content_type) if fits else (b"", {})
         boundary = options.get(b"boundary")
+        self.fields: dict[int, str] = {}
+        """The names of the form's fields that are files, by the files' numbers."""
         self._number = 0
         self._name: str | None = None
+        self._of = ""
         self._field = self._value = b""
         self._ended = False
         self._pieces: list[Piece] = []
@@ -93,7 +96,7 @@ class MultipartReader:
 
     def _begin_part(self) -> None:
         self._number += 1
-        self._name = None
+        self._name, self._of = None, ""
         self._field = self._value = b""
         if self._number > MAX_PARTS:
             raise InvalidInput(f"A form has at most {MAX_PARTS} parts")
@@ -111,7 +114,9 @@ class MultipartReader:
 
     def _end_header(self) -> None:
         if self._field.lower() == b"content-disposition":
-            name = parse_options_header(self._value)[1].get(b"filename")
+            options = parse_options_header(self._value)[1]
+            name = options.get(b"filename")
+            self._of = options.get(b"name", b"").decode(errors="replace")
             if name is not None:
                 try:
                     self._name = name.decode()
@@ -121,6 +126,7 @@ class MultipartReader:
 
     def _end_headers(self) -> None:
         if self._name is not None:
+            self.fields[self._number] = self._of
             self._pieces.append((self._number, self._name, b""))
 
     def _data(self, data: bytes, start: int, end: int) -> None:

@@ -110,6 +110,11 @@ class ProcessRun:
         return self._program.pid
 
     @property
+    def first_seq(self) -> int:
+        """The number of its first event in the session's record."""
+        return self._first_seq
+
+    @property
     def argv(self) -> list[str]:
         """The program and its arguments, as far as they are kept."""
         return list(self._argv)

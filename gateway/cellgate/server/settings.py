@@ -55,8 +55,8 @@ class FrontSettings:
     )
     doors: tuple[str, ...] = option(
         (),
-        "Doors for clients of other systems: agentrun, azure, dify, e2b, librechat, piston, replit, "
-        "terrarium, or all; commas may separate them.",
+        "Doors for clients of other systems: agentrun, azure, dify, e2b, librechat, opensandbox, piston, "
+        "replit, terrarium, or all; commas may separate them.",
         metavar="NAME",
     )
     e2b_debug: bool = option(

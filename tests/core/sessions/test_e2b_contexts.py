@@ -68,6 +68,18 @@ def test_contexts_are_their_sandboxs_again_and_end_with_it(world: Left, prefix: 
     assert sandboxes.of(sandbox).further == {}
 
 
+def test_each_door_has_contexts_of_its_own(world: Left) -> None:
+    """Sandboxes of two doors may have the same id."""
+    sandboxes, contexts = [], []
+    for door in ("e2b", "opensandbox"):
+        key = key_of(PRINCIPAL, BOX, door=door)
+        sandboxes.append(world.left(key, {"door": door, "sandbox": BOX}))
+        told = {"door": door, "context": "a", "context_of": BOX, "language": "python", "cwd": "/home/user"}
+        contexts.append(world.left(key_of(PRINCIPAL, f"{BOX}/a", door=door), told, key))
+    known = world.recover()
+    assert [known.of(sandbox).further for sandbox in sandboxes] == [{"a": context} for context in contexts]
+
+
 def test_a_context_whose_sandbox_is_gone_ends(world: Left) -> None:
     sandbox, other = world.sandbox(), world.sandbox("iother")
     context = world.context("a")

@@ -23,6 +23,15 @@ def test_a_mislabelled_form_is_read_in_pieces_of_any_size(size: int) -> None:
     assert b"".join(data for _, _, data in pieces) == b"abc"
 
 
+def test_files_have_the_names_of_their_fields() -> None:
+    parts = ('name="metadata"; filename="m"', 'name="text"', 'filename="b"', 'name="file"; filename="a"')
+    form = "".join(f"--x\r\nContent-Disposition: form-data; {part}\r\n\r\n1\r\n" for part in parts)
+    reader = MultipartReader("multipart/form-data; boundary=x")
+    reader.feed(f"{form}--x--\r\n".encode())
+    reader.end()
+    assert reader.fields == {1: "metadata", 3: "", 4: "file"}
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -145,15 +145,15 @@ class SandboxBusy(CellgateError):
     reason = "sandbox_busy"
 
 
-def session_key(login: Login, sandbox: str) -> str:
+def session_key(login: Login, sandbox: str, door: str = DOOR) -> str:
     """Return the key of a principal's sandbox; a token for keys with a prefix has sandboxes of its own."""
-    return key_of(login.principal.name, sandbox, login.reach.prefix)
+    return key_of(login.principal.name, sandbox, login.reach.prefix, door)
 
 
-def key_of(principal: str, sandbox: str, prefix: str = "") -> str:
+def key_of(principal: str, sandbox: str, prefix: str = "", door: str = DOOR) -> str:
     """Return the same, of a principal by name. `prefix`: what the keys of its token begin with."""
     told = hashlib.sha256(f"{principal}\0{sandbox}".encode()).hexdigest()
-    return f"{prefix}{DOOR}-{told[:KEY_DIGITS]}"
+    return f"{prefix}{door}-{told[:KEY_DIGITS]}"
 
 
 @asynccontextmanager
@@ -169,11 +169,11 @@ async def whole_or_deleted(manager: SessionRegistry, session: Session) -> AsyncG
         raise
 
 
-def find(services: Services, login: Login, sandbox: str) -> Session | None:
-    """Return the login's sandbox of this id if it runs."""
+def find(services: Services, login: Login, sandbox: str, door: str = DOOR) -> Session | None:
+    """Return the login's sandbox of this id, and of this door, if it runs."""
     if not _ID.fullmatch(sandbox):
         return None
-    key = session_key(login, sandbox)
+    key = session_key(login, sandbox, door)
     session = services.sessions.manager.get(login.principal.name, key)
     if session is None or session.ending or not login.reach.covers(key):
         return None

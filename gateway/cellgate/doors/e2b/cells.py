@@ -10,11 +10,10 @@ from contextlib import aclosing
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxGone, SandboxHandler
-from cellgate.doors.e2b.contexts import CodeContext, ContextMaker, default_of, find_context
+from cellgate.doors.e2b.contexts import CodeContext, ContextMaker, default_of, find_context, prepare
 from cellgate.doors.e2b.lines import CellLines, broken_off
 from cellgate.doors.e2b.setup import SETUP
 from cellgate.errors import CannotShare, ShuttingDown
-from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.message import encode
 from cellgate.http.operation import Format, requires
@@ -22,12 +21,9 @@ from cellgate.http.services import Services
 from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
-from cellgate.sessions.sandboxes import Sandbox
 from cellgate.wire.models import ExecuteBody
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelspecNotFound
-from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
-from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.specs.languages import Language, parse_language
 
 
@@ -88,7 +84,7 @@ class CellHandler(ContextMaker):
         )
         request = manager.terms.in_language(session.row.kernel, checked_cell(self, asked), body.language)
         try:
-            _set_up(context, sandboxes.of(session))
+            prepare(context, sandboxes.of(session), SETUP if context.language == Language.PYTHON else None)
             return session.submit(request), asked
         except ShuttingDown as error:
             if not session.ending:
@@ -105,24 +101,6 @@ class CellHandler(ContextMaker):
         assert form is Format.NDJSON
         for told in broken_off(error.reason, error.message):
             self.write(encode(told) + b"\n")
-
-
-def _set_up(context: CodeContext, sandbox: Sandbox) -> None:
-    """Prepare the context's kernel before its next cell, unless that is done."""
-    session, kernel = context.session, context.session.kernel
-    if kernel is not None and kernel.alive and kernel.id == sandbox.set_up:
-        return
-    steps = [SETUP if context.language == Language.PYTHON else None, context.begins]
-    code = "\n".join(step for step in steps if step is not None)
-    if not code:
-        return
-    run = session.submit(ExecuteRequest(code, silent=True, own=True))
-
-    def note(_: object) -> None:
-        if run.machine.finished and run.machine.outcome().status is Status.OK:
-            sandbox.set_up = run.ran_on
-
-    run.end.done.add_done_callback(guarded(note, "set-up of a sandbox", execution=run.id))
 
 
 class E2bHealthHandler(SandboxHandler):

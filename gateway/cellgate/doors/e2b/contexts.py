@@ -2,7 +2,8 @@
 
 The default context is the sandbox's own session, which is Python's; each other language has a default context
 from its first cell on. Every context but Python's is a session with the workspace of that one, whose metadata
-has all that is known of the context; it ends with the sandbox at the latest.
+has all that is known of the context; it ends with the sandbox at the latest. Another door, whose sandboxes
+have contexts too, makes and finds them by the same functions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
-from cellgate.doors.base import Asked
+from cellgate.doors.base import Asked, DoorHandler
 from cellgate.doors.e2b.base import (
     DOOR,
     HOME,
@@ -27,19 +28,24 @@ from cellgate.doors.e2b.base import (
     whole_or_deleted,
 )
 from cellgate.errors import NotFound
+from cellgate.execution.request import ExecuteRequest
 from cellgate.http.operation import requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.processes.request import ProcessRequest
 from cellgate.sessions.registry import SessionRegistry
-from cellgate.sessions.sandboxes import Sandboxes
+from cellgate.sessions.sandboxes import Sandbox, Sandboxes
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.specs.languages import Language, parse_language
 
 DEFAULT: Final = "default"
 ID_BYTES: Final = 16
+WITH_CONTEXTS: Final = frozenset({DOOR, "opensandbox"})
+"""The doors whose sandboxes have contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +105,16 @@ def recover_contexts(manager: SessionRegistry, sandboxes: Sandboxes) -> None:
     """Give sandboxes that a former gateway has left their contexts again; those without one end."""
     for session in sorted(manager.everybodys(), key=lambda each: each.row.id):
         told = session.row.metadata or {}
-        if told.get("door") != DOOR or "context_of" not in told or session.ending:
+        door = str(told.get("door"))
+        if door not in WITH_CONTEXTS or "context_of" not in told or session.ending:
             continue
         principal, sandbox = session.row.principal, str(told["context_of"])
         context = _context_of(session)
-        prefix = session.row.key[: -len(key_of(principal, sandbox))]
-        named = session.row.key == key_of(principal, f"{sandbox}/{context.id}", prefix)
+        prefix = session.row.key[: -len(key_of(principal, sandbox, door=door))]
+        named = session.row.key == key_of(principal, f"{sandbox}/{context.id}", prefix, door)
         if not named or context.language not in set(Language):
             continue  # a session of somebody who has written such metadata
-        found = manager.get(principal, key_of(principal, sandbox, prefix))
+        found = manager.get(principal, key_of(principal, sandbox, prefix, door))
         if found is None or found.ending:
             manager.end_later(session, "end_of_other", keep_files=True)
         else:
@@ -121,9 +128,26 @@ def _join(manager: SessionRegistry, sandboxes: Sandboxes, sandbox: Session, cont
     manager.end_with(context.session, sandbox)
 
 
-def context_key(login: Login, identifier: str, context: str) -> str:
+def context_key(login: Login, identifier: str, context: str, door: str) -> str:
     """Return the key of a context's session."""
-    return session_key(login, f"{identifier}/{context}")
+    return session_key(login, f"{identifier}/{context}", door)
+
+
+def prepare(context: CodeContext, sandbox: Sandbox, setup: str | None = None) -> None:
+    """Prepare the context's kernel before its next cell, unless that is done: by `setup`, then its folder."""
+    session, kernel = context.session, context.session.kernel
+    if kernel is not None and kernel.alive and kernel.id == sandbox.set_up:
+        return
+    code = "\n".join(step for step in (setup, context.begins) if step is not None)
+    if not code:
+        return
+    run = session.submit(ExecuteRequest(code, silent=True, own=True))
+
+    def note(_: object) -> None:
+        if run.machine.finished and run.machine.outcome().status is Status.OK:
+            sandbox.set_up = run.ran_on
+
+    run.end.done.add_done_callback(guarded(note, "set-up of a sandbox", execution=run.id))
 
 
 async def _check_there(session: Session, path: str) -> None:
@@ -153,8 +177,17 @@ class ContextBody(Asked, frozen=True):
     language: str | None = None
 
 
-class ContextMaker(SandboxHandler):
-    """A handler that makes contexts."""
+class ContextMaking(DoorHandler):
+    """A handler of a sandbox's requests, of whichever door, that makes contexts."""
+
+    @property
+    def sandbox_id(self) -> str:
+        """The id of the sandbox that the request is for."""
+        raise NotImplementedError
+
+    def session(self) -> Session:
+        """Return the sandbox. Raises a CellgateError if it does not run."""
+        raise NotImplementedError
 
     async def default_in(self, language: Language) -> CodeContext:
         """Return the context for cells that name this language and no context; the first cell makes it."""
@@ -179,13 +212,13 @@ class ContextMaker(SandboxHandler):
         # Kernels of other languages take no variables of single cells.
         env = None if language is Language.PYTHON else dict(services.sessions.sandboxes.of(sandbox).env)
         wanted = SessionBody(
-            session=context_key(self.login, self.sandbox_id, identifier),
+            session=context_key(self.login, self.sandbox_id, identifier, self.door),
             language=language,
             env=env,
             limits=LimitsBody(lifetime=left, idle_timeout=left, on_idle=sandbox.limits.on_idle),
             network="allow" if sandbox.slot.profile.egress else "none",
             metadata={
-                "door": DOOR,
+                "door": self.door,
                 "context": identifier,
                 "context_of": self.sandbox_id,
                 "language": language,
@@ -202,6 +235,10 @@ class ContextMaker(SandboxHandler):
             _join(manager, services.sessions.sandboxes, sandbox, context)
             await session.log.commit()
         return context
+
+
+class ContextMaker(SandboxHandler, ContextMaking):
+    """A handler of this door that makes contexts."""
 
 
 class ContextsHandler(ContextMaker):

@@ -22,7 +22,7 @@ SHORTEST: Final = 1.0
 
 async def metrics_of(services: Services, session: Session) -> dict[str, object]:
     """Return what is told of a sandbox's use now. Raises ShuttingDown, StorageError."""
-    share, memory = await _measured(services, session)
+    share, memory = await measured(services, session)
     session.check_open()
     used = await services.sessions.files.used(session)
     resources, at = session.limits.resources, datetime.now(UTC)
@@ -40,7 +40,7 @@ async def metrics_of(services: Services, session: Session) -> dict[str, object]:
     }
 
 
-async def _measured(services: Services, session: Session) -> tuple[float, int]:
+async def measured(services: Services, session: Session) -> tuple[float, int]:
     """Return the share of processor time in percent, and the bytes of memory; both 0 if unknown."""
     meter = services.sessions.archive.meter
     if meter is None:
