@@ -59,11 +59,7 @@ def _of_another_kind(
     if sharer is not None and sharer.folder != session.row.folder:
         return "another workspace"
     kernel = session.row.kernel
-    if body.environment is not None:
-        # A session goes on with an environment that has been removed since.
-        if body.environment.lower() != kernel or named_in(session.row) is None:
-            return f"kernel {kernel!r}"
-    elif names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
+    if _chosen(session, body, kernels) != kernel:
         return f"kernel {kernel!r}"
     network = "allow" if session.slot.profile.egress else "none"
     if body.network not in (None, network):
@@ -71,6 +67,16 @@ def _of_another_kind(
     if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):
         return "other `checkpoint`"
     return None
+
+
+def _chosen(session: SessionCore, body: SessionBody, kernels: KernelspecCatalog) -> str:
+    """Return the kernelspec that the body asks for; the session's own if it names none."""
+    kernel, asked = session.row.kernel, body.environment
+    if asked is not None:
+        if asked.lower() == kernel and named_in(session.row) and kernel not in kernels.environments():
+            return kernel  # it goes on with an environment that has been removed since
+        return kernels.choose_environment(asked, body.kernel, body.language)
+    return kernels.choose(body.kernel, body.language, kernel) if names_kernel(body) else kernel
 
 
 def _differences(session: SessionCore, body: SessionBody) -> Iterator[tuple[str, list[str]]]:

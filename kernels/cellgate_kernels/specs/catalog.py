@@ -22,7 +22,7 @@ from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound, in_br
 from cellgate_kernels.base.prefix import own_prefix
 from cellgate_kernels.specs.languages import Language, parse_language
 from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
-from cellgate_kernels.specs.named_environment import NamedEnvironment, named_environment
+from cellgate_kernels.specs.named_environment import LISTED, NamedEnvironment, named_environment
 
 
 def data_folder(prefix: Path) -> Path:
@@ -31,6 +31,8 @@ def data_folder(prefix: Path) -> Path:
 
 
 CONTAINER_KERNELSPECS = Path(__file__).parent / "container"
+USUAL = "python3"
+"""The kernelspec of Python in the environment that ``cellgate setup`` makes."""
 KERNEL_PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 """The package of each kernelspec's kernel. An environment may lack a package, as `minimal` does."""
 
@@ -217,24 +219,27 @@ class KernelspecCatalog(KernelSpecManager):
     def choose_environment(self, name: str, kernel: str | None, language: str | None) -> str:
         """Return the kernelspec of an environment, which `kernel` and `language` may not contradict.
 
-        Raises KernelspecNotFound, listing the environments; InvalidInput.
+        The one that Cellgate has a list for is found by that list's name, too, if it is here. Raises
+        KernelspecNotFound, listing the environments; InvalidInput.
         """
-        if self.backend == "docker":
+        wanted = name.lower()
+        usual = self._manifests.get(USUAL)
+        if wanted in LISTED and usual is not None and usual.environment == wanted:
+            wanted = USUAL
+        elif self.backend == "docker":
             raise InvalidInput(
                 "environment: kernels in containers have the packages of their image; environments are for"
                 " kernels in a sandbox"
             )
-        known = self.environments()
-        if name.lower() not in known:
+        elif wanted not in (known := self.environments()):
             names = ", ".join(known) or "none; the operator adds them by `cellgate environment add`"
             raise KernelspecNotFound(f"There is no environment {json.dumps(name[:40])}. Available: {names}")
-        wanted = name.lower()
-        if kernel is not None and kernel.lower() not in {"python", "python3", wanted}:
+        if kernel is not None and kernel.lower() not in {"python", USUAL, wanted}:
             raise InvalidInput(
-                f"environment {wanted!r} has a kernel of Python, not {kernel[:40]!r}; leave `kernel` out"
+                f"environment {name!r} has a kernel of Python, not {kernel[:40]!r}; leave `kernel` out"
             )
         if language is not None and parse_language(language) is not Language.PYTHON:
-            raise InvalidInput(f"environment {wanted!r} has a kernel of Python; leave `language` out")
+            raise InvalidInput(f"environment {name!r} has a kernel of Python; leave `language` out")
         return wanted
 
     def choose(self, kernel: str | None, language: str | None, preferred: str) -> str:
@@ -246,7 +251,9 @@ class KernelspecCatalog(KernelSpecManager):
         if language is None:
             return self.resolve(preferred if kernel is None else kernel)
         wanted = parse_language(language).kernel_language
-        names = [self.resolve(kernel)] if kernel is not None else [preferred.lower(), *sorted(self._specs)]
+        added = self.environments()  # chosen only where there is no other
+        others = sorted(self._specs, key=lambda name: (name in added, name))
+        names = [self.resolve(kernel)] if kernel is not None else [preferred.lower(), *others]
         for name in names:
             if name in self._specs and self._specs[name].language.lower() == wanted:
                 return name

@@ -16,7 +16,9 @@ from cellgate_kernels.specs.languages import find_language
 
 METADATA = "cellgate_environment"
 """The key of a kernelspec's metadata that has the environment's name and digest."""
-RESERVED = frozenset({"python3", "bash", "deno", "standard", "minimal", "own"})
+LISTED = ("standard", "minimal")
+"""Environments that Cellgate has lists for; ``environments`` has the lists."""
+RESERVED = frozenset({"python3", "bash", "deno", *LISTED, "own"})
 """Names of kernelspecs and environments that come with Cellgate."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}", re.ASCII)

@@ -21,7 +21,7 @@ MOST_LOCK_BYTES = 4 * 1024 * 1024
 MOST_PACKAGES = 2000
 
 _COMMENT = re.compile(r"(?:^|\s)#.*", re.ASCII)
-_HASHES = re.compile(r"\s+--hash=")
+_HASH_OPTION = "--hash="
 _HASH = re.compile(r"sha(?:256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128})", re.ASCII)
 _SHOWN = 60
 
@@ -85,7 +85,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _entry(line: str, where: str) -> tuple[Requirement, tuple[str, ...]]:
-    said, *hashes = _HASHES.split(line)
+    said, *hashes = line.split(_HASH_OPTION)
     if said.startswith("-"):
         raise InvalidInput(
             f"{where}: a list has only names of packages, not {said[:_SHOWN]!r}; where they come from is up"

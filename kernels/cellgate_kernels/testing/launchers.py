@@ -99,6 +99,7 @@ class FakeCatalog(KernelspecCatalog):
         super().__init__(kernel_dirs=[])
 
     def reload(self) -> None:
+        self._manifests = {}
         self._specs = {name: KernelSpec(display_name=name, language="python") for name in self._names}
 
     def refresh(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.forking import server as fork_server
 from cellgate_kernels.forking.messages import NotForked
-from cellgate_kernels.forking.server import ForkRequest, ForkServer, ZygoteLineage
+from cellgate_kernels.forking.server import ForkRequest, ForkServer, ForkSettings, ZygoteLineage
 from cellgate_kernels.launch.folders import LaunchFolders
 
 
@@ -75,3 +75,56 @@ async def test_a_gateway_that_ends_does_not_warn_of_zygotes_that_it_ends(
         await forking
     await server.close()
     assert len(caplog.records) == warnings
+
+
+class Ready(Dying):
+    """A zygote that has loaded its libraries at once, and refuses each fork."""
+
+    usable = True
+    forked = 0
+    since = float("inf")
+    retired = ""
+
+    async def start(self, _: object) -> None:
+        """It is ready."""
+
+    def check_variables(self, _: object) -> None:
+        """Refuse."""
+        raise NotForked("played")
+
+    def retire(self, why: str) -> None:
+        """It takes no more requests."""
+        self.retired = why
+
+
+@pytest.mark.parametrize(("unused", "gives_way"), [(0.0, True), (3600.0, False)])
+async def test_one_zygote_too_many_takes_the_place_of_one_that_nobody_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, unused: float, gives_way: bool
+) -> None:
+    made: list[Ready] = []
+
+    def make(*_: object) -> Ready:
+        made.append(Ready())
+        return made[-1]
+
+    monkeypatch.setattr(fork_server, "SandboxZygote", make)
+    server = ForkServer([(tmp_path, True)], settings=ForkSettings(lineages=2, unused=unused))
+    places = [tmp_path / name for name in ("run", "work")]
+    folders = LaunchFolders(*places, owns_workspace=True, branches=tmp_path / "branches")
+
+    async def fork(kernelspec: str) -> str:
+        lineage = ZygoteLineage((kernelspec,), (), (), packages=False)
+        with pytest.raises(NotForked) as refused:
+            await server.fork(ForkRequest(lineage, {}, ResourceLimits(), folders))
+        return refused.value.message
+
+    for kernelspec in ("first", "second", "first"):
+        assert await fork(kernelspec) == "played"
+    assert len(made) == 2
+    assert await fork("third") == ("played" if gives_way else "there are zygotes for other kernels already")
+    assert [bool(zygote.retired) for zygote in made] == ([False, True, False] if gives_way else [False] * 2)
+    assert await fork("first") == "played"
+    assert len(made) == (3 if gives_way else 2)
+    for zygote in made:
+        zygote.kill()
+    await server.close()

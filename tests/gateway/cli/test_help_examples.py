@@ -1,6 +1,6 @@
 """Every example of every ``--help`` is called in a real shell, beside a gateway and the files that it names.
 
-Examples for an operator's machine (`serve`, `setup`, `environment`, `image`, and what needs another shell) are
+Examples for an operator's machine (`serve`, `setup`, `environment`, `image`, what needs another shell) are
 only parsed: an option that is not there, or a value that does not fit, fails them too. At each change all are
 parsed, and those of some commands called.
 """

@@ -172,6 +172,7 @@ def test_an_environment_is_chosen_by_its_name_alone(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path)
     for kernel, language in ((None, None), ("python3", None), (None, "py"), ("GEO", "python")):
         assert catalog.choose_environment("Geo", kernel, language) == "geo"
+    assert catalog.choose(None, "python", "bash") == "python3"
     with pytest.raises(KernelspecNotFound, match=r'no environment "python3". Available: geo'):
         catalog.choose_environment("python3", None, None)
     with pytest.raises(InvalidInput, match="'geo' has a kernel of Python, not 'bash'; leave `kernel` out"):

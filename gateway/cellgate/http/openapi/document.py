@@ -45,6 +45,7 @@ _PARTS: Mapping[str, tuple[str, Schema]] = {
     "session": ("The session's key.", {"type": "string", "pattern": f"^{SESSION_KEY.pattern}$"}),
     "execution": ("The execution's id.", {"type": "string", "minLength": 1}),
     "checkpoint": ("The checkpoint's name.", {"type": "string", "minLength": 1}),
+    "environment": ("The environment's name.", {"type": "string", "minLength": 1, "maxLength": 40}),
     "widget": ("The widget's `comm_id`.", {"type": "string", "minLength": 1, "maxLength": 200}),
     "variable": ("The variable's name.", {"type": "string", "minLength": 1, "maxLength": 200}),
     "process": ("The process's id.", {"type": "string", "minLength": 1}),
