@@ -31,7 +31,9 @@ _ENDS = """
     disk_written INTEGER,
     network_sent INTEGER,
     network_received INTEGER"""
-_ENDED_INDEX = "CREATE INDEX executions_ended ON executions (ended_at) WHERE ended_at IS NOT NULL"
+_ENDED_INDEX = f"""CREATE INDEX executions_ended ON executions (ended_at, {", ".join(FIGURES)})
+    WHERE ended_at IS NOT NULL"""
+"""It has all that a sum reads: looking each cell up in the table takes several times as long."""
 
 _SCHEMA = f"""
 CREATE TABLE sessions (
