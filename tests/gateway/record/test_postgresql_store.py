@@ -25,7 +25,7 @@ from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
 from cellgate.record.store.postgresql import record_connection, statements, sums, tables, writes
 from cellgate.record.store.postgresql import store as store_module
-from cellgate.record.store.postgresql.check import check_database
+from cellgate.record.store.postgresql.check import check_database, describe_database
 from cellgate.record.store.postgresql.known_heads import KnownHeads
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress, connect
@@ -911,6 +911,7 @@ async def test_tables_of_an_earlier_version_get_the_ends_of_cells_from_their_eve
         with pytest.raises(StorageError, match="start a gateway once as their owner"):
             bring_up(db)
         db.execute("RESET ROLE")
+        assert "the next start brings up to date" in describe_database(RecordAddress.of(database))
         with pytest.raises(StorageError, match="a gateway of this version brings an older one up to date"):
             list(check_database(RecordAddress.of(database)))
         bring_up(db)

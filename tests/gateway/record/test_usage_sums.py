@@ -242,3 +242,21 @@ def test_a_cell_whose_gateway_was_killed_is_unknown_and_what_is_purged_does_not_
     assert len(cells()) == 2
     assert after.delete("/v1/sessions/ended?purge=true").status in {202, 204}
     assert [session for session, _, _ in cells()] == ["s"]
+    assert cellgate("verify", f"--data-dir={after.data_dir}").returncode == 0
+
+
+def test_a_cell_that_was_kept_from_an_alternative_counts_where_it_ran(
+    sandbox: None, gateway: GatewayProcess, session: str
+) -> None:
+    gateway.execute(session, "x = 1")
+    asked = {"cells": ["x = 2"], "keep": "first_ok"}
+    (found,) = gateway.post(f"/v1/sessions/{session}/explore", asked).json()["results"]
+    assert found["branch"] == "chosen"
+    assert gateway.execute(session, "x")["text"] == "2"
+    query = "by=session&limit=1000"
+    sums = gateway.get(f"/v1/usage/sums?{query}").json()["sums"]
+    cells = {each["session"]: each["cells"] for each in sums}
+    assert (cells[session], cells[found["session"]]) == (2, 1)
+    told = json.loads(cellgate("verify", f"--data-dir={gateway.data_dir}", "--json").stdout)
+    own = [each for each in told if each["subject"].startswith(f"session {session} ")]
+    assert [each["valid"] for each in own] == [True]

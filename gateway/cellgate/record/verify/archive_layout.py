@@ -2,7 +2,8 @@
 
 A bundle's signature covers its manifest, and so the content of its files. Around these a zip file may have
 anything: before the first, between two, after the end of compressed data, in extra fields and comments. These
-checks find such bytes. They read an archive only in the form that ``bundle`` writes. Blocks.
+checks find such bytes. They read an archive only in the form that ``sealed_archive`` writes.
+Blocks.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from cellgate.record.findings import Finding
 from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.checking import CheckedRows, check_session, check_trail, sessions_of
 from cellgate.record.store.postgresql import reads, statements
-from cellgate.record.store.postgresql.opening import SCHEMA
+from cellgate.record.store.postgresql.opening import SCHEMA, is_former
 from cellgate.record.store.postgresql.reads import DatabaseOrigins
 from cellgate.record.store.postgresql.record_connection import (
     Connection,
@@ -65,6 +65,8 @@ def describe_database(address: RecordAddress) -> str:
     """
     with command_connection(address) as db:
         server = f"PostgreSQL {db.info.server_version // 10000}, {address}"
+        if SCHEMA.is_made(db) and is_former(db):
+            return f"{server}: has a record of an older version, which the next start brings up to date"
         if SCHEMA.is_made(db):
             SCHEMA.check(db)
             return f"{server}: has a record"

@@ -15,6 +15,7 @@ from cellgate.record.store.postgresql import reads, statements
 from cellgate.record.store.postgresql.record_connection import Connection
 from cellgate.record.store.postgresql.schema import RECORD, Schema, lock_making, make_tables
 from cellgate.record.store.postgresql.tables import columns
+from cellgate.record.store.upgrade_progress import UpgradeProgress
 from cellgate_kernels.base.errors import in_words
 
 CELLS_AT_ONCE = 64
@@ -57,12 +58,12 @@ def bring_up(db: Connection) -> Beginnings:
 
 def upgrade(db: Connection) -> None:
     """Bring the tables of the version before up to date, if they are that; other gateways wait meanwhile."""
-    if not _is_former(db):
+    if not is_former(db):
         return
     try:
         with db.transaction():
             lock_making(db, RECORD)
-            if _is_former(db):
+            if is_former(db):
                 logger.info("The record in PostgreSQL is brought up to date, which may take a while")
                 for statement in statements.ADD_COLUMNS.split(";"):
                     db.execute(statement)
@@ -75,14 +76,15 @@ def upgrade(db: Connection) -> None:
         ) from error
 
 
-def _is_former(db: Connection) -> bool:
+def is_former(db: Connection) -> bool:
+    """Return whether the tables are those of the version before, which `upgrade` brings up to date."""
     row = db.execute(statements.IS_FORMER).fetchone()
     return row is not None and bool(row[0])
 
 
 def _fill(db: Connection) -> None:
     """Fill the new columns of cells that have ended, from their events."""
-    after = (0, 0)
+    after, progress = (0, 0), UpgradeProgress()
     while cells := db.execute(statements.ENDED_CELLS, (*after, CELLS_AT_ONCE), binary=True).fetchall():
         known: list[tuple[object, ...]] = []
         for session_id, number, queued, finished in cells:
@@ -92,6 +94,7 @@ def _fill(db: Connection) -> None:
                     known.append((*told, session_id, number))
         db.execute(statements.SET_ENDS, columns("", _FILLED, known))
         after = cells[-1][:2]
+        progress.count(len(cells))
 
 
 def _add_index(db: Connection) -> None:

@@ -15,6 +15,7 @@ from cellgate.errors import StorageError
 from cellgate.record.facts import UNREADABLE, end_of
 from cellgate.record.rows import FIGURES
 from cellgate.record.store.sqlite import schema
+from cellgate.record.store.upgrade_progress import UpgradeProgress
 
 APPLICATION_ID = 0x43454C47
 """Marks the file as Cellgate's ("CELG")."""
@@ -31,7 +32,9 @@ _ENDS = """
     disk_written INTEGER,
     network_sent INTEGER,
     network_received INTEGER"""
-_ENDED_INDEX = "CREATE INDEX executions_ended ON executions (ended_at) WHERE ended_at IS NOT NULL"
+_ENDED_INDEX = f"""CREATE INDEX executions_ended ON executions (ended_at, {", ".join(FIGURES)})
+    WHERE ended_at IS NOT NULL"""
+"""It has all that a sum reads: looking each cell up in the table takes several times as long."""
 
 _SCHEMA = f"""
 CREATE TABLE sessions (
@@ -174,7 +177,7 @@ def add_columns(db: sqlite3.Connection) -> None:
 
 def fill(db: sqlite3.Connection) -> None:
     """Fill what `add_columns` added from the events, and note the new number; in the same transaction."""
-    after = (0, 0)
+    after, progress = (0, 0), UpgradeProgress()
     while cells := db.execute(_ENDED_CELLS, (*after, schema.ROWS_OF_A_STATEMENT)).fetchall():
         known = []
         for session_id, number, first, last in cells:
@@ -186,5 +189,6 @@ def fill(db: sqlite3.Connection) -> None:
                     known.append((*told, session_id, number))
         db.executemany(_SET_END, known)
         after = cells[-1][:2]
+        progress.count(len(cells))
     db.execute(_ENDED_INDEX)
     db.execute(f"PRAGMA user_version = {VERSION}")
