@@ -422,4 +422,5 @@ def test_doors_are_closed_unless_they_are_opened(start_gateway: StartGateway) ->
 def test_a_door_that_there_is_not_is_refused_at_the_start() -> None:
     code, said = refusal("--doors=e3b")
     assert code == 2
-    assert "There is no door 'e3b'; there are agentrun, azure, dify, e2b, librechat, piston, replit" in said
+    known = "agentrun, azure, dify, e2b, librechat, opensandbox, piston, replit"
+    assert f"There is no door 'e3b'; there are {known}" in said
