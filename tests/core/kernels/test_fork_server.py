@@ -109,8 +109,7 @@ async def test_one_zygote_too_many_takes_the_place_of_one_that_nobody_uses(
 
     monkeypatch.setattr(fork_server, "SandboxZygote", make)
     server = ForkServer([(tmp_path, True)], settings=ForkSettings(lineages=2, unused=unused))
-    places = [tmp_path / name for name in ("run", "work")]
-    folders = LaunchFolders(*places, owns_workspace=True, branches=tmp_path / "branches")
+    folders = LaunchFolders(tmp_path / "run", tmp_path / "work", owns_workspace=True)
 
     async def fork(kernelspec: str) -> str:
         lineage = ZygoteLineage((kernelspec,), (), (), packages=False)

@@ -20,6 +20,7 @@ from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool.claims import ANYBODY
 from cellgate_kernels.pool.pool import KernelPool, PoolStatistics
+from cellgate_kernels.specs.named_environment import METADATA
 from cellgate_kernels.testing import (
     Attempt,
     FakeKernel,
@@ -335,6 +336,20 @@ async def test_a_warm_kernel_is_handed_out_at_once_and_once() -> None:
     assert [first, second] == launcher.kernels[:2]
     third = await pool.claim(PYTHON3)
     assert third not in {first, second}
+    await close(pool, launcher)
+
+
+async def test_a_warm_kernel_of_a_former_environment_is_given_to_nobody() -> None:
+    launcher = FakeLauncher()
+    pool = new_pool(launcher, size=1)
+    await warmed(pool, 1)
+    former = launcher.kernels[0]
+    spec = launcher.catalog.get_kernel_spec(PYTHON3.kernelspec)
+    spec.metadata = {METADATA: {"name": "geo", "digest": "a" * 64}}
+    kernel = await claim(pool)
+    assert kernel is not former
+    assert former.discards == 1
+    pool.release(kernel)
     await close(pool, launcher)
 
 

@@ -22,6 +22,7 @@ from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
 MODULE = "import humanize; print(humanize.__version__)"
+pytestmark = pytest.mark.timeout(180)  # the first test of each process builds an environment
 
 
 @pytest.fixture(scope="module")
