@@ -20,6 +20,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
 from cellgate.http.message import too_large
+from cellgate.http.services import Services
 from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
@@ -133,11 +134,17 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 
     @asynccontextmanager
     async def own_session(
-        self, files: Mapping[str, bytes], language: str | None = None, *, keep_files: bool = False
+        self,
+        files: Mapping[str, bytes],
+        language: str | None = None,
+        *,
+        environment: str | None = None,
+        keep_files: bool = False,
     ) -> AsyncGenerator[Session]:
         """Yield a recorded session with these files by path, for this request alone; end it afterwards.
 
-        `keep_files`: whether its files stay, as those of sessions do that have ended by themselves.
+        `environment`: the name of one that was added. `keep_files`: whether its files stay, as those of
+        sessions do that have ended by themselves.
         """
         reach, manager = self.login.reach, self.services.sessions.manager
         if reach.exact:
@@ -146,7 +153,9 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
             raise InvalidInput(f"A request may bring {MOST_FILES} files at most")
         placed = [(parse_path(path), content) for path, content in files.items()]
         key = reach.new_key(self.node) if reach.prefix else None
-        wanted = SessionBody(session=key, language=language, metadata={"door": self.door})
+        wanted = SessionBody(
+            session=key, language=language, environment=environment, metadata={"door": self.door}
+        )
         session = await manager.open_one_shot(self.owner, wanted, record=True)
         try:
             for path, content in placed:
@@ -171,6 +180,16 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
             return await files.lane.run(os.pread, descriptor, min(state.size, file.size or 0), 0)
         finally:
             os.close(descriptor)
+
+
+def environment_named(services: Services, name: str) -> str | None:
+    """Return the name if it is that of an environment which the operator has added; else None.
+
+    Other systems' words for what a sandbox has, such as a template, may be the name of one.
+    """
+    catalog = services.kernels.catalog
+    catalog.refresh()
+    return name if name in catalog.environments() else None
 
 
 def is_hidden(path: str) -> bool:

@@ -1,7 +1,8 @@
 """Piston's wire (version 2): programs in, their output and how they ended out. https://github.com/engineer-man/piston
 
 A program is no cell: it has arguments and input, and an exit code. It runs beside the kernel of a session of
-its own. Piston's limits for one request are passed over, but for the time to run.
+its own. Piston's limits for one request are passed over, but for the time to run. A version of Python that
+another environment of the operator's has chooses that environment; all other versions are passed over.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class PistonLanguage:
         return found or "*"
 
 
+PYTHON = "python"
 LANGUAGES = MappingProxyType(
     {
-        "python": PistonLanguage(("py", "py3", "python3"), ("python",), "main.py"),
+        PYTHON: PistonLanguage(("py", "py3", "python3"), ("python",), "main.py"),
         "bash": PistonLanguage(("sh",), ("bash",), "main.sh", package="bash"),
         "javascript": PistonLanguage(
             ("js", "deno-js"), ("deno", "run", "--allow-all"), "main.js", package="deno"
@@ -89,10 +91,23 @@ class PistonHandler(DoorHandler):
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         return "application/json; charset=utf-8", encode({"message": error.message})
 
-    def manifest(self) -> Manifest | None:
-        """Return the manifest of the default kernel's environment, if it has one."""
+    def manifest(self, environment: str | None = None) -> Manifest | None:
+        """Return the manifest of an environment, by default of the default kernel's, if it has one."""
         services = self.services
-        return services.kernels.catalog.manifests().get(services.sessions.manager.settings.default_kernel)
+        usual = services.sessions.manager.settings.default_kernel
+        return services.kernels.catalog.manifests().get(environment or usual)
+
+    def others(self) -> dict[str, str]:
+        """Return the environments whose Python is not the usual one, by its version; one for each."""
+        catalog = self.services.kernels.catalog
+        catalog.refresh()
+        usual = self.manifest()
+        found: dict[str, str] = {}
+        for name in catalog.environments():
+            manifest = self.manifest(name)
+            if manifest is not None and (usual is None or manifest.python != usual.python):
+                found.setdefault(manifest.python, name)
+        return found
 
 
 class RuntimesHandler(PistonHandler):
@@ -102,10 +117,12 @@ class RuntimesHandler(PistonHandler):
     async def get(self) -> None:
         """Answer with all languages and their versions."""
         manifest = self.manifest()
+        runtimes = [(name, language.version(manifest)) for name, language in LANGUAGES.items()]
+        runtimes += [(PYTHON, version) for version in self.others()]
         self.answer(
             [
-                {"language": name, "version": language.version(manifest), "aliases": language.aliases}
-                for name, language in LANGUAGES.items()
+                {"language": name, "version": version, "aliases": LANGUAGES[name].aliases}
+                for name, version in runtimes
             ]
         )
 
@@ -129,7 +146,8 @@ class PistonRunHandler(PistonHandler):
         argv = [*language.argv, f"./{names[0]}", *body.args]
         request = check_process(ProcessBody(argv=argv, stdin=bool(body.stdin), timeout=timeout), waits=True)
         stdin = check_input(ProcessInputBody(data=body.stdin))
-        async with self.own_session(files) as session:
+        environment = self.others().get(body.version) if name == PYTHON else None
+        async with self.own_session(files, environment=environment) as session:
             run = await session.start_process(request)
             self._gone.add_done_callback(
                 guarded(lambda _: run.terminate("client_disconnected"), "end of a program")
@@ -141,7 +159,7 @@ class PistonRunHandler(PistonHandler):
             await run.recorded()
             model = run.model(self.services.front.base_url)
         if not self.disconnected:
-            told = {"language": name, "version": language.version(self.manifest())}
+            told = {"language": name, "version": language.version(self.manifest(environment))}
             await self.answer_made(len(model.stdout) + len(model.stderr), _answer, told, model)
 
 

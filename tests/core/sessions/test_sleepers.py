@@ -303,7 +303,11 @@ def test_one_that_ends_with_another_gives_way_with_that_one_alone(
 def test_a_sandbox_of_a_former_gateway_is_paused_at_its_timeout(machine: Machine) -> None:
     """If its client asked for that, which its limits say; who has only written its metadata is no sandbox."""
     lane, sandboxes, found = Lane("pauses", 1), Sandboxes(), []
-    for key, on_idle in ((key_of(PRINCIPAL, "ibox"), "sleep"), (key_of(PRINCIPAL, "iend"), "end"), ("own", "sleep")):
+    for key, on_idle in (
+        (key_of(PRINCIPAL, "ibox"), "sleep"),
+        (key_of(PRINCIPAL, "iend"), "end"),
+        ("own", "sleep"),
+    ):
         limits = LimitsBody(idle_timeout=IDLE, lifetime=IDLE, on_idle=on_idle)  # type: ignore[arg-type]
         told = {"door": "e2b", "sandbox": "iend" if on_idle == "end" else "ibox"}
         body = SessionBody(session=key, limits=limits, metadata=told)

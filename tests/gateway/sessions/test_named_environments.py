@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +11,20 @@ from typing import Any
 
 import msgspec
 import pytest
+import requests
 
 from cellgate import Gateway
 from cellgate.wire.environments import SessionEnvironment
 from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.specs.added_environments import AddedEnvironments, Recipe
 from cellgate_kernels.specs.catalog import data_folder
+from cellgate_kernels.specs.manifest import MANIFEST
 from tests.conftest import NO_ENGINE, StartGateway, serving
+from tests.gateway.doors.e2b_requests import Sandbox, control
+from tests.gateway.doors.e2b_requests import make as make_sandbox
 from tests.support.commands import cellgate
 from tests.support.requirements import require
-from tests.support.server import GatewayProcess
+from tests.support.server import PATIENCE, TOKEN, GatewayProcess
 
 MODULE = "import humanize; print(humanize.__version__)"
 pytestmark = pytest.mark.timeout(180)  # the first test of each process builds an environment
@@ -52,7 +57,11 @@ def served(prefix: Path, kernels: str, tmp_path_factory: pytest.TempPathFactory)
     aside = prefix / "aside"
     (data_folder(prefix) / "kernels" / "old").rename(aside)
     with serving(
-        tmp_path_factory.mktemp("data") / "data", "auto", docker_url=NO_ENGINE, kernel_dirs=kernels
+        tmp_path_factory.mktemp("data") / "data",
+        "auto",
+        docker_url=NO_ENGINE,
+        kernel_dirs=kernels,
+        doors="e2b,opensandbox,piston",
     ) as process:
         assert process.get("/v1/environments").json() == {"environments": []}
         aside.rename(data_folder(prefix) / "kernels" / "old")
@@ -217,3 +226,57 @@ def test_a_replay_with_other_packages_names_both_digests(
     assert f"environment (digest) moving ({before['digest'][:12]}) -> moving ({now[:12]})" in detail
     assert "humanize 4.12.0 -> 4.11.0" in detail
     AddedEnvironments(prefix).remove("moving")
+
+
+def test_a_template_of_e2b_is_an_environment(served: GatewayProcess) -> None:
+    """So is that of its contexts of Python. Any other template is what all sessions get."""
+    body = {"templateID": "old", "metadata": {}, "envVars": {}}
+    told = control(served, "POST", "v2/sandboxes", body).json()
+    sandbox = Sandbox(served, told["sandboxID"], told["envdAccessToken"])
+    assert (told["templateID"], served.model(sandbox.session)["environment"]["name"]) == ("old", "old")
+    assert sandbox.run(MODULE).stdout == "4.11.0\n"
+    context = sandbox.server("POST", "contexts", json={"language": "python"}).json()["id"]
+    assert sandbox.run(MODULE, context_id=context).stdout == "4.11.0\n"
+    assert sandbox.control("DELETE").status_code == 204
+    usual = make_sandbox(served)
+    assert "environment" not in served.model(usual.session)
+    assert usual.control("DELETE").status_code == 204
+
+
+def test_an_image_of_opensandbox_is_an_environment(served: GatewayProcess) -> None:
+    headers = {"OPEN-SANDBOX-API-KEY": TOKEN}
+    url = f"{served.url}/opensandbox/v1/sandboxes"
+    asked = {"image": {"uri": "old"}, "timeout": 100}
+    made = requests.post(url, json=asked, headers=headers, timeout=PATIENCE).json()
+    live = served.get("/v1/sessions?state=live").json()["sessions"]
+    (model,) = (each for each in live if (each["metadata"] or {}).get("sandbox") == made["id"])
+    assert (made["image"], model["environment"]["name"]) == ({"uri": "old"}, "old")
+    assert requests.delete(f"{url}/{made['id']}", headers=headers, timeout=PATIENCE).status_code == 204
+
+
+def test_a_version_of_piston_is_that_of_an_environment(served: GatewayProcess, prefix: Path) -> None:
+    """Of one that the usual environment has not; here its manifest is made to say so."""
+    environment = next(each for each in AddedEnvironments(prefix).all() if each.named.name == "old")
+    manifest = data_folder(environment.folder) / MANIFEST
+    written = manifest.read_text()
+    kernelspec = data_folder(prefix) / "kernels" / "old" / "kernel.json"
+    url = f"{served.url}/piston/api/v2"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+
+    def versions() -> list[str]:
+        found = requests.get(f"{url}/runtimes", headers=headers, timeout=PATIENCE).json()
+        return [each["version"] for each in found if each["language"] == "python"]
+
+    (usual,) = versions()
+    assert usual == environment.python
+    try:
+        manifest.write_text(json.dumps(json.loads(written) | {"python": "3.99.1"}))
+        os.utime(kernelspec)
+        assert versions() == [usual, "3.99.1"]
+        program = {"language": "py", "version": "3.99.1", "files": [{"content": MODULE}]}
+        ran = requests.post(f"{url}/execute", json=program, headers=headers, timeout=PATIENCE).json()
+        assert (ran["version"], ran["run"]["stdout"]) == ("3.99.1", "4.11.0\n")
+    finally:
+        manifest.write_text(written)
+        os.utime(kernelspec)
+    assert versions() == [usual]

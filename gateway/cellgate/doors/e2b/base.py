@@ -66,7 +66,7 @@ ABSENT: Final = MappingProxyType(
         "snapshots": "there are no snapshots here, which outlive their sandbox; fork it instead",
         "network": "the operator alone says which network a sandbox has",
         "logs": "there are no logs of a sandbox here; its session's record has what it did",
-        "templates": "there are no templates here: the operator makes the environment of kernels",
+        "templates": "templates are made by the operator, as environments, whose names sandboxes can give",
         "volumes": "there are no volumes here; upload files into the sandbox",
     }
 )

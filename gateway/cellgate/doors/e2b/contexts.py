@@ -33,6 +33,7 @@ from cellgate.http.operation import requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.processes.request import ProcessRequest
+from cellgate.sessions.model import named_in
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.sandboxes import Sandbox, Sandboxes
 from cellgate.sessions.session import Session
@@ -211,9 +212,11 @@ class ContextMaking(DoorHandler):
         left = max(1.0, sandbox.record.seconds_left)
         # Kernels of other languages take no variables of single cells.
         env = None if language is Language.PYTHON else dict(services.sessions.sandboxes.of(sandbox).env)
+        named = named_in(sandbox.row) if language is Language.PYTHON else None
         wanted = SessionBody(
             session=context_key(self.login, self.sandbox_id, identifier, self.door),
             language=language,
+            environment=None if named is None else named.name,
             env=env,
             limits=LimitsBody(lifetime=left, idle_timeout=left, on_idle=sandbox.limits.on_idle),
             network="allow" if sandbox.slot.profile.egress else "none",

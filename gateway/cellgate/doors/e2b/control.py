@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec import field
 
-from cellgate.doors.base import Asked
+from cellgate.doors.base import Asked, environment_named
 from cellgate.doors.e2b.base import (
     DOMAIN_HEADER,
     DOOR,
@@ -136,6 +136,7 @@ def sandbox_body(
     return SessionBody(
         session=session_key(login, identifier),
         language="python",
+        environment=environment_named(services, asked.template),
         limits=limits,
         network="allow" if network else "none",
         metadata={

@@ -1,7 +1,7 @@
 """The bodies of requests about sandboxes, and their checks. Pure.
 
 Of what a client may ask for, what would be wrong to pass over is refused by name. The image and the
-entrypoint are kept and told, and have no other effect: kernels have the operator's environment.
+entrypoint are kept and told; an image that is the name of an operator's environment chooses that one.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from cellgate.doors.base import environment_named
 from cellgate.doors.e2b.base import Unsupported, find, session_key
 from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.doors.e2b.pausing import pause, resume
@@ -132,6 +133,7 @@ class NewSandboxHandler(LifecycleHandler):
         return SessionBody(
             session=session_key(self.login, identifier, DOOR),
             language="python",
+            environment=environment_named(self.services, body.uri),
             limits=LimitsBody(cpus=cpus, memory=memory, lifetime=life, idle_timeout=life, on_idle="end"),
             network="allow" if network else "none",
             metadata={

@@ -46,7 +46,7 @@ from cellgate.doors.opensandbox.files import (
 ABSENT: Final = MappingProxyType(
     {
         "snapshots": "there are no snapshots here",
-        "templates": "there are no templates here: the operator makes the environment of kernels",
+        "templates": "there are no templates here: an image can be the name of an operator's environment",
         "networkpolicy": "the operator alone says which network a sandbox has",
         "policy": "the operator alone says which network a sandbox has",
         "diagnostics": "there are no logs of a sandbox here; its session's record has what it did",
