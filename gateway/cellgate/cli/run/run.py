@@ -189,15 +189,7 @@ class RunApp(SessionOptions):
         choice = await self._choose_kernel(gateway, path, source)
         if choice.notice:
             source = replace(source, notices=(*source.notices, choice.notice))
-        waits = None if self.json else note_wait
-        await gateway.create_session(
-            session,
-            on_wait=waits,
-            kernel=choice.kernel,
-            language=choice.language,
-            environment=self.kernel_environment or None,
-            checkpoint=self.checkpoint,
-        )
+        await self._make(gateway, session, choice)
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
         brought = Brought()
         cells: list[CellReport] = []
@@ -238,6 +230,17 @@ class RunApp(SessionOptions):
                 )
             )
         return run.exit_code or (1 if failed or brought.refused else 0)
+
+    async def _make(self, gateway: Gateway, session: str, choice: Choice) -> None:
+        """Create the session if it is missing."""
+        await gateway.create_session(
+            session,
+            on_wait=None if self.json else note_wait,
+            kernel=choice.kernel,
+            language=choice.language,
+            environment=self.kernel_environment or None,
+            checkpoint=self.checkpoint,
+        )
 
     def _screen(self, path: Path, source: CellFile) -> Screen:
         """Return where the run is shown. Cells of a notebook have their number in it, as in a replay."""
