@@ -6,8 +6,8 @@ import csv
 import io
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from cellgate.record.export.sealed_archive import SealedArchive
 from cellgate.record.export.usage_file import (
@@ -88,7 +88,7 @@ def test_a_manifest_that_does_not_fit_its_table_is_found(
     with SealedArchive(TO) as archive:
         parts = [*archive.add(TABLE, [usage_table(SUMS, TOLD)])]
         manifest = UsageManifest(usage, 2, archive.digests.copy())
-        parts += archive.sign(msgspec.structs.replace(manifest, **change), key)
+        parts += archive.sign(structs.replace(manifest, **change), key)
     parts += archive.last()
     found = problem_of(tmp_path / "usage.zip", b"".join(parts))
     assert found is not None
