@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import MappingProxyType
 
 from traitlets.config import Config
@@ -109,6 +109,14 @@ class CellgateApp(BaseApp):
             hint = did_you_mean(word, [*self.subcommands, "--version"]) or "; see cellgate --help"
             raise UsageError(f"there is no command {word!r}{hint}")
         super().initialize(list(words))
+
+    def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
+        """Say that an option is one of ``serve``: the words behind an image's name replace that command."""
+        name = next(iter(argv), "").partition("=")[0].lstrip("-")
+        if missing(SERVER):
+            return ""
+        serve = import_item(self.subcommands["serve"][0])
+        return f"; did you mean cellgate serve --{name}?" if name in {*serve.aliases, *serve.flags} else ""
 
     def initialize_subcommand(self, subc: str, argv: list[str] | None = None) -> None:
         """Create the subcommand as a plain child: traitlets would keep one instance per process."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, terrarium
 from cellgate.doors.e2b import routes as e2b
 from cellgate.doors.e2b.contexts import recover_contexts
+from cellgate.doors.e2b.pausing import recover_pauses
 from cellgate.http.base import BaseHandler
 from cellgate.http.routes import Route, pattern
 from cellgate.http.services import Services
@@ -53,7 +54,9 @@ def recover_doors(services: Services) -> None:
 
     Also while those doors are closed: what was to end with something else does.
     """
-    recover_contexts(services.sessions.manager, services.sessions.sandboxes)
+    sessions = services.sessions
+    recover_pauses(sessions.manager, sessions.sandboxes, services.storage.lanes.sleep)
+    recover_contexts(sessions.manager, sessions.sandboxes)
 
 
 def door_paths() -> dict[type[BaseHandler], str]:

@@ -524,6 +524,7 @@ class SessionRegistry:
         deleted. Otherwise the files stay as the other session's end left them.
         """
         owned = (session.row.principal, session.row.key)
+        self.sleepers.join(session, other)
 
         def end(_: object) -> None:
             if session.ending:

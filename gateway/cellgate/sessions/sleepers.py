@@ -16,7 +16,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from cellgate.quotas.cluster_uses import NOTHING, Sums
 from cellgate.quotas.session_sums import sums_of
@@ -64,6 +64,8 @@ class Sleepers:
         self._draining = draining
         self._tasks = Supervisor()
         self._restless: WeakSet[Kernel] = WeakSet()
+        # The session with which each of these ends.
+        self._leaders: WeakKeyDictionary[Session, Session] = WeakKeyDictionary()
         self._pause = 0.0
 
     def start(self, pause: float) -> None:
@@ -125,6 +127,10 @@ class Sleepers:
 
     # Giving way
 
+    def join(self, session: Session, leader: Session) -> None:
+        """Let a session give way with its `leader` alone, which would wake without it."""
+        self._leaders[session] = leader
+
     def give_way(self, count: int) -> list[Kernel]:
         """End at most `count` sleeping sessions for kernels of anybody; return their kernels.
 
@@ -141,8 +147,8 @@ class Sleepers:
             session = sleepers[most].pop(0)
             if not sleepers[most]:
                 del sleepers[most]
-            if (kernel := self._give_way(session)) is not None:
-                found.append(kernel)
+            kernels = [self._give_way(each) for each in self._group(session)]
+            found += [kernel for kernel in kernels if kernel is not None]
         return found
 
     async def make_room(
@@ -169,8 +175,10 @@ class Sleepers:
             for session in (*leaving, *self._by_age(own)):
                 if account.has_room(limits, freed, without_disk=without_disk):
                     break
-                victims.append(session)
-                freed = freed.plus(_freed_by(session))
+                for each in self._group(session):
+                    if each not in victims:
+                        victims.append(each)
+                        freed = freed.plus(_freed_by(each))
             if not victims or not account.has_room(limits, freed, without_disk=without_disk):
                 return
             for session in victims:
@@ -187,7 +195,15 @@ class Sleepers:
     def _by_age(self, sessions: Iterable[Session]) -> list[Session]:
         """Return the sessions that sleep beyond their idle time, the one that has slept longest first."""
         found = [each for each in sessions if _is_overdue(each) and each.kernel and each.kernel.asleep]
-        return sorted(found, key=_deadline)
+        return sorted((each for each in found if not self._follows(each)), key=_deadline)
+
+    def _follows(self, session: Session) -> bool:
+        leader = self._leaders.get(session)
+        return leader is not None and not leader.ending
+
+    def _group(self, session: Session) -> list[Session]:
+        """Return the session and those that give way with it."""
+        return [session, *(each for each, leader in self._leaders.items() if leader is session)]
 
 
 def _deadline(session: Session) -> float:

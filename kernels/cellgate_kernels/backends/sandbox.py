@@ -105,7 +105,8 @@ class SandboxProvisioner(ChildProvisioner):
             raise BackendUnavailable(
                 "bubblewrap does not work here: it needs version 0.8 or newer and the right to make user "
                 "namespaces: on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; for a gateway in a "
-                "container --security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined. "
+                "container --security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined, "
+                "as docs/how-to/run-one-container.md explains. "
                 f"{ended.message}{last_words(child.log_tail())}"
             )
 

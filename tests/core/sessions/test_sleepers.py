@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
+from cellgate.doors.e2b.base import key_of
+from cellgate.doors.e2b.pausing import is_paused_at_timeout, recover_pauses
 from cellgate.errors import Conflict, Draining, PrincipalQuotaExceeded
 from cellgate.sessions.changing import change_session
 from cellgate.sessions.parts import SleepWays
+from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
 from cellgate.sessions.sleep import MOST_PAUSE, SleepWatch
 from cellgate.sessions.state import SessionState
@@ -283,6 +286,38 @@ def test_the_one_with_most_sleepers_gives_way(opened: Callable[..., Machine]) ->
     # Now each has one, and the older one is next.
     machine.open("new-2", "eve")
     assert [ended_by(each) for each in (only, mine[2])] == ["room_needed", None]
+
+
+@pytest.mark.parametrize(("kernels", "quotas"), [(3, None), (9, {"sessions": 3})], ids=["places", "quota"])
+def test_one_that_ends_with_another_gives_way_with_that_one_alone(
+    opened: Callable[..., Machine], kernels: int, quotas: Mapping[str, Any] | None
+) -> None:
+    """As the context of a paused sandbox does: the sandbox would go on without it."""
+    machine = opened(kernels, quotas)
+    context, sandbox, other = machine.asleep("context", "sandbox", "other")
+    machine.world.do(machine.world.manager.end_with, context, sandbox)
+    machine.open("new")
+    assert [ended_by(each) for each in (context, sandbox, other)] == ["room_needed", "room_needed", None]
+
+
+def test_a_sandbox_of_a_former_gateway_is_paused_at_its_timeout(machine: Machine) -> None:
+    """If its client asked for that, which its limits say; who has only written its metadata is no sandbox."""
+    lane, sandboxes, found = Lane("pauses", 1), Sandboxes(), []
+    for key, on_idle in ((key_of(PRINCIPAL, "ibox"), "sleep"), (key_of(PRINCIPAL, "iend"), "end"), ("own", "sleep")):
+        limits = LimitsBody(idle_timeout=IDLE, lifetime=IDLE, on_idle=on_idle)  # type: ignore[arg-type]
+        told = {"door": "e2b", "sandbox": "iend" if on_idle == "end" else "ibox"}
+        body = SessionBody(session=key, limits=limits, metadata=told)
+        session, _ = machine.world.run(machine.world.manager.get_or_create(PRINCIPAL, body))
+        give_group(machine.world, session)
+        found.append(session)
+    machine.world.do(recover_pauses, machine.world.manager, sandboxes, lane)
+    machine.world.pass_time(1)
+    machine.world.run(machine.world.manager.sleepers.look())
+    assert [is_paused_at_timeout(each) for each in found] == [True, False, False]
+    machine.world.pass_time(IDLE + SOON)
+    assert [ended_by(each) for each in found] == [None, "lifetime", "lifetime"]
+    assert sandboxes.of(found[0]).is_paused
+    lane.close()
 
 
 def test_two_that_need_places_end_two(machine: Machine) -> None:

@@ -259,6 +259,8 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["zzz"], "there is no command 'zzz'; see cellgate --help"),
         (["version"], "there is no command 'version'; did you mean --version?"),
         (["--bogus", "run"], "there is no option --bogus"),
+        (["--doors", "all"], "there is no option --doors; did you mean cellgate serve --doors?"),
+        (["--no-auth"], "there is no option --no-auth; did you mean cellgate serve --no-auth?"),
         (["--RunApp.url=x", "run"], "the command comes first, then its options; see cellgate --help"),
         (["run"], "FILE is missing: cellgate run FILE [options] [-- ARGUMENT...]"),
         (["run", "a.py", "b.py"], "unexpected argument 'b.py': cellgate run FILE [options] [-- ARGUMENT...]"),

@@ -5,7 +5,8 @@ reaches its session by another way wakes the kernel, and then it is paused no mo
 ``cellgate_kernels.kernel.asleep``'s business. A pause ends with the gateway that made it.
 
 A sandbox whose client asked for it is paused at its timeout instead of being ended, where that gives memory
-back. It is the first to go when its place is needed (``sessions.sleepers``).
+back, also by the gateway that has adopted its kernel. It is the first to go when its place is needed
+(``sessions.sleepers``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cellgate.doors.e2b.base import SandboxBusy, Unsupported
+from cellgate.doors.e2b.base import DOOR, SandboxBusy, Unsupported, key_of
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
@@ -115,9 +116,23 @@ async def pause_at_timeout(
         session.record.instead_of_end = AutoPause(session, manager, sandboxes, lane).is_to_go_on
 
 
+def recover_pauses(manager: SessionRegistry, sandboxes: Sandboxes, lane: Lane) -> None:
+    """Let sandboxes that a former gateway has left be paused at their timeouts, as their clients asked.
+
+    Whether their kernels can sleep is seen later, before the first of them ends.
+    """
+    for session in manager.everybodys():
+        told = session.row.metadata or {}
+        if told.get("door") != DOOR or "sandbox" not in told or session.limits.on_idle != "sleep":
+            continue
+        # A session of somebody who has written such metadata has another key.
+        if session.row.key.endswith(key_of(session.row.principal, str(told["sandbox"]))):
+            session.record.instead_of_end = AutoPause(session, manager, sandboxes, lane).is_to_go_on
+
+
 def is_paused_at_timeout(session: Session) -> bool:
     """Return whether a sandbox is paused at its timeout, as far as is known."""
-    return session.record.instead_of_end is not ends
+    return session.record.instead_of_end is not ends and session.record.can_sleep
 
 
 def _unused(session: Session) -> Kernel:
