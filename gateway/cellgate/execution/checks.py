@@ -19,7 +19,19 @@ MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 MAX_METADATA_DEPTH = 32
 MAX_TITLE = 200
+IDEMPOTENCY_KEY = "Idempotency-Key"
+"""The header whose value a repeat of a request has, too."""
+MAX_IDEMPOTENCY_KEY = 255
 _SHOWN_KEY = 40
+
+
+def check_idempotency_key(key: str | None) -> str | None:
+    """Return the idempotency key of a request, which may have none, or InvalidInput when it is malformed."""
+    if key is None:
+        return None
+    if not key or len(key) > MAX_IDEMPOTENCY_KEY:
+        raise InvalidInput(f"{IDEMPOTENCY_KEY} must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
+    return check_text(key, IDEMPOTENCY_KEY, 4 * MAX_IDEMPOTENCY_KEY)
 
 
 def check_session_key(key: str) -> str:

@@ -17,7 +17,6 @@ from tornado.iostream import StreamClosedError
 from tornado.web import Finish
 
 from cellgate.errors import quota_of, stream_problem_of
-from cellgate.execution.checks import check_text
 from cellgate.http.base import BaseHandler
 from cellgate.http.message import encode
 from cellgate.http.operation import Format
@@ -29,8 +28,6 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 
 Batches = AsyncGenerator[list[EventRow], None]
-
-MAX_IDEMPOTENCY_KEY = 255
 
 KEEP_ALIVE = {Format.NDJSON: b'{"type":"keepalive"}\n', Format.SSE: b": keep-alive\n\n"}
 _WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {
@@ -76,15 +73,6 @@ class StreamingHandler(BaseHandler):
         super().on_connection_close()
         if not self._gone.done():
             self._gone.set_result(None)
-
-    def idempotency_key(self) -> str | None:
-        """Return the request's idempotency key, if any. Raises InvalidInput."""
-        key = self.request.headers.get("Idempotency-Key")
-        if key is None:
-            return None
-        if not key or len(key) > MAX_IDEMPOTENCY_KEY:
-            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
-        return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
 
     def set_head(self, form: Format) -> None:
         """Set the header fields of an answer that is a stream."""

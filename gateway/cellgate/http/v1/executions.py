@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cellgate.errors import Conflict, Forbidden, NotAcceptable, PackagesNotAllowed
 from cellgate.execution.answer_size import DEFAULT_SIZE, AnswerSize
-from cellgate.execution.checks import check_session_key, check_text
+from cellgate.execution.checks import IDEMPOTENCY_KEY, check_idempotency_key, check_session_key, check_text
 from cellgate.execution.pictures import Images
 from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import encoded_result
@@ -80,6 +80,10 @@ class ExecutionAnswers(StreamingHandler):
             "images": Images(query.images),
             "base_url": self.services.front.base_url,
         }
+
+    def idempotency_key(self) -> str | None:
+        """Return the request's idempotency key, if any. Raises InvalidInput."""
+        return check_idempotency_key(self.request.headers.get(IDEMPOTENCY_KEY))
 
     async def idempotency(self, key: str | None, hashed: Callable[[], str]) -> tuple[str, str] | None:
         """Return the key with the hash of the request, from `hashed`; None without a key."""

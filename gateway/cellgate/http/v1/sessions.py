@@ -5,7 +5,12 @@ from __future__ import annotations
 from msgspec import structs
 
 from cellgate.errors import CannotShare, Conflict, FileHeld, Forbidden, NetworkNotAllowed, QuotaExceeded
-from cellgate.execution.checks import check_metadata, check_session_key
+from cellgate.execution.checks import (
+    IDEMPOTENCY_KEY,
+    check_idempotency_key,
+    check_metadata,
+    check_session_key,
+)
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
@@ -69,7 +74,8 @@ class SessionsHandler(StreamingHandler):
     async def post(self) -> None:
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
-        reach, asked = self.login.reach, self.idempotency_key()
+        reach = self.login.reach
+        asked = check_idempotency_key(self.request.headers.get(IDEMPOTENCY_KEY))
         if body.session is None and asked is not None:
             body = structs.replace(body, session=reach.key_of(asked))
         if reach.prefix:
