@@ -216,7 +216,10 @@ def test_a_list_with_hashes_is_taken_as_it_is(tmp_path: Path, index: Index, cell
         (["add", "python3"], "'python3' can't be the name of an environment: it is one of Cellgate's own"),
         (["add", "mine"], "'mine' is a kernelspec of this gateway; choose another name"),
         (["add", "x", "--from", "nothing"], "There is no environment 'nothing'. Added so far: none"),
-        (["add", "x", "--python", "three"], "--python three is neither a version, such as 3.12, nor a path"),
+        (
+            ["add", "x", "--python", "three"],
+            "--python 'three' is neither a version, such as 3.12, nor a path",
+        ),
         (["add", "x", "--python", "./python"], "--python ./python: give a version, or the whole path"),
         (["add", "x", "--python", "/nowhere/python"], "/nowhere/python can't be started: No such file"),
         (["build", "x"], "There is no environment 'x'. Added so far: none"),

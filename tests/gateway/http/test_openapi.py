@@ -18,6 +18,7 @@ from tests.support.server import TOKEN, GatewayProcess
 
 WRONG = {"400", "404", "405", "406", "411", "413", "415", "500"}
 NOT_THERE = {
+    "get_environment",
     "get_execution",
     "get_output",
     "answer_input",

@@ -57,15 +57,13 @@ class UsageApp(OwnerOption):
     since = Unicode(
         help="Cells count that ended from then on: a day in UTC, or a time with its zone. Default: the first"
         " day of this month."
-    ).tag(config=True, metavar="TIME", not_empty=True)
-    until = Unicode(help="Cells count that ended before then; default: now.").tag(
-        config=True, metavar="TIME", not_empty=True
-    )
+    ).tag(config=True, metavar="TIME")
+    until = Unicode(help="Cells count that ended before then; default: now.").tag(config=True, metavar="TIME")
     by = Enum(("principal", "session", "day"), "principal", help="What each sum is of.").tag(
         config=True, metavar="WHAT"
     )
     output = Unicode(help="The file to write, replaced if it exists: FILE.csv or FILE.zip.").tag(
-        config=True, metavar="FILE", not_empty=True
+        config=True, metavar="FILE"
     )
     json = Bool(False, help="Print JSON.").tag(config=True)
 

@@ -36,7 +36,7 @@ LAST_SECOND: Final = 253_402_300_799.0
 MOST_MODE: Final = 7777
 
 PROGRAM: Final = f"""
-import fnmatch, grp, json, os, pwd, shutil, stat, sys
+import errno, fnmatch, grp, json, os, pwd, shutil, stat, sys
 
 most = {MOST_ENTRIES}
 answer = {{"entries": []}}
@@ -83,6 +83,15 @@ def replace(told, path, old, new):
     with open(path, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(text.replace(old, new))
 
+def move(told, path, other):
+    folder_of(other)
+    try:
+        os.rename(path, other)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.move(path, other)
+
 def remove(told, path):
     if os.path.isdir(path) and not os.path.islink(path):
         raise IsADirectoryError(21, "Is a directory", told)
@@ -105,7 +114,7 @@ calls = {{
     "remove_folder": remove_folder,
     "make": make,
     "mode": lambda told, path, mode: os.chmod(path, mode),
-    "move": lambda told, path, other: (folder_of(other), os.rename(path, other)),
+    "move": move,
     "replace": replace,
 }}
 try:
