@@ -651,7 +651,7 @@ def test_changes_of_files(own: Box) -> None:
         ("files/replace", {"none": {"old": "a", "new": "x"}}, 404),
         ("files/permissions", {"b.txt": {"mode": 888}}, 400),
         ("files/permissions", {"b.txt": {"mode": 644, "owner": "root"}}, 501),
-        ("files/permissions", {"/etc/hostname": {"mode": 777}}, 409),
+        ("files/permissions", {"/usr": {"mode": 777}}, 409),
         ("directories", {"b.txt/c": {}}, 409),
         ("directories", {str(number): {} for number in range(300)}, 400),
     ]

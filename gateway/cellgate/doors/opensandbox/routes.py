@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cellgate.doors.e2b.base import Unsupported
-from cellgate.doors.opensandbox.base import EXECD, PREFIX, OpenSandboxHandler
+from cellgate.doors.opensandbox.base import EXECD, PREFIX, ExecdHandler, OpenSandboxHandler
 from cellgate.doors.opensandbox.codes import (
     ContextListHandler,
     NewContextHandler,
@@ -75,6 +75,10 @@ class MissingRouteHandler(OpenSandboxHandler):
     get = head = post = delete = patch = put = _absent
 
 
+class MissingExecdRouteHandler(ExecdHandler, MissingRouteHandler):
+    """Everything of a sandbox's daemon that is not there, for whoever may use the daemon."""
+
+
 _SANDBOXES: Final = f"{PREFIX}/v1/sandboxes"
 _ONE: Final = _SANDBOXES + "/{sandbox}"
 _EXECD: Final = EXECD + "/{sandbox}"
@@ -107,5 +111,6 @@ ROUTES: Final = (
     (_EXECD + "/files/replace", FilesReplaceHandler),
     (_EXECD + "/directories", FoldersHandler),
     (_EXECD + "/directories/list", FolderListHandler),
+    (_EXECD + "/{path}", MissingExecdRouteHandler),
     (PREFIX + "/{path}", MissingRouteHandler),
 )
