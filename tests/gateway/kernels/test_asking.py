@@ -112,7 +112,7 @@ async def test_another_image_behind_the_name_is_asked_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The tag moves after the first launch.
-    monkeypatch.setattr(kernels, "_digest", lambda _: "old" if len(started) == 1 else "new")
+    monkeypatch.setattr(kernels, "_digest_of", lambda *_: "old" if len(started) == 1 else "new")
     (environment,) = await start(launcher, WITH_VARIABLES)
     assert environment is not None
     assert [bool(profile.env) for profile in started] == [False, True, False, True]
