@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.execution.request import ExecuteRequest
@@ -211,8 +211,8 @@ class CellRecord:
             idempotency_key=key,
             request_hash=request_hash,
         )
-        end = self._end
-        return row if end is None else row.ended(end)
+        # Threads of a cell may print after its end.
+        return row if self._end is None else structs.replace(row.ended(self._end), last_seq=self.last_seq)
 
     def save(self) -> None:
         """Write the execution's row, with its end once that is recorded."""
