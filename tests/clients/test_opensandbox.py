@@ -48,7 +48,7 @@ def test_sandboxes(gateway: GatewayProcess, tmp_path: Path) -> None:
         "late": ["the command ran longer than its time"],
         "background": ["one\n", True, "signal: SIGTERM", "echo one; sleep 60"],
         "file": "Hello World",
-        "searched": ["/tmp/hello.txt"],
+        "searched": ["/tmp/own/hello.txt"],
         "deleted": [],
         "ran": "ran",
         "bytes": [0, 255],

@@ -8,14 +8,17 @@ history and limits nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from cellgate_kernels.base.errors import GatewayFault
+from cellgate_kernels.base.errors import GatewayFault, in_words
 from cellgate_kernels.base.tasks import Supervisor, outcome
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.limits.memory import MemoryUse, uses
+
+logger = logging.getLogger(__name__)
 
 GOOD_FOR = 1.0
 """Seconds that a measurement is valid."""
@@ -37,6 +40,7 @@ class KernelMeter:
         self._looking: asyncio.Task[None] | None = None
         self._found: Mapping[int, MemoryUse] = {}
         self._good_until = 0.0
+        self._fails = False
         self.measured_at = -math.inf
         """When the last measurement began, by the loop's clock."""
 
@@ -63,7 +67,10 @@ class KernelMeter:
         asked = {each.process for each in kernels if each is not None and each.process is not None}
         new = [each for each in self._processes() if each in asked and each not in self._found]
         if new:
-            found = await self._lane.run(self._look, new)
+            try:
+                found = await self._lane.run(self._look, new)
+            except OSError:
+                return  # the next measurement of all will say so, or have them
             self._found = {**self._found, **dict(zip(new, found, strict=True))}
 
     def _looked(self, _: object) -> None:
@@ -72,7 +79,16 @@ class KernelMeter:
     async def _renew(self) -> None:
         begun = self._time()
         processes = list(self._processes())
-        found = await self._lane.run(self._look, processes)
+        try:
+            found = await self._lane.run(self._look, processes)
+        except OSError as error:
+            # What was known stays, as while too many files are open.
+            if not self._fails:
+                logger.warning("The use of kernels can't be measured for now: %s", in_words(error))
+            self._fails = True
+            self._good_until = self._time() + GOOD_FOR
+            return
+        self._fails = False
         self._found = dict(zip(processes, found, strict=True))
         self.measured_at = begun
         ended = self._time()

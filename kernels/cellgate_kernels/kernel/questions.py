@@ -30,7 +30,7 @@ VARIABLES: Final = "cellgate_variables_request"
 FEATURE: Final = "cellgate variables"
 """Stands in the supported features of a kernel_info_reply. Both are named in ``inside/variables.py``."""
 
-ANSWER_TIMEOUT: Final = 20.0
+ANSWER_TIMEOUT: Final = 60.0
 """Seconds. A kernel's first completion takes two of an idle processor: jedi reads Python's own names."""
 REPLY_TIMEOUT: Final = 1.0
 """Seconds to wait for a reply after the kernel says that it is done: the reply comes over another socket."""

@@ -139,8 +139,10 @@ def _make(wanted: NamesRequest) -> Names:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={}) as program:
         assert program.stdout is not None
         try:
-            ready, _, _ = select.select([program.stdout], [], [], _TIMEOUT)
-            said = os.read(program.stdout.fileno(), 32) if ready else b""
+            # Not by select(2), which knows the first 1,024 open files alone.
+            waiting = select.poll()
+            waiting.register(program.stdout, select.POLLIN)
+            said = os.read(program.stdout.fileno(), 32) if waiting.poll(_TIMEOUT * 1000) else b""
             if not said.endswith(b"\n"):
                 raise OSError(_why(program))
             receiver = (wanted.user, wanted.group) if wanted.is_machines_user else None

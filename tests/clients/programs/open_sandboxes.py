@@ -120,11 +120,12 @@ async def _files(sandbox):
     )
 
     files, found = sandbox.files, {}
-    await files.write_files([WriteEntry(path="/tmp/hello.txt", data="Hello World", mode=644)])
-    found["file"] = await files.read_file("/tmp/hello.txt")
-    found["searched"] = [each.path for each in await files.search(SearchEntry(path="/tmp", pattern="*.txt"))]
-    await files.delete_files(["/tmp/hello.txt"])
-    found["deleted"] = await files.search(SearchEntry(path="/tmp", pattern="*.txt"))
+    await files.write_files([WriteEntry(path="/tmp/own/hello.txt", data="Hello World", mode=644)])
+    found["file"] = await files.read_file("/tmp/own/hello.txt")
+    texts = SearchEntry(path="/tmp/own", pattern="*.txt")
+    found["searched"] = [each.path for each in await files.search(texts)]
+    await files.delete_files(["/tmp/own/hello.txt"])
+    found["deleted"] = [each.path for each in await files.search(texts)]
     await files.create_directories([WriteEntry(path="made/deep", mode=750)])
     await files.write_files(
         [WriteEntry(path="made/a.sh", data="echo ran", mode=755), WriteEntry(path="made/b", data=b"\0\xff")]

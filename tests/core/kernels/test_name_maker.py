@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cellgate_kernels.launch import name_maker, names
@@ -58,6 +62,9 @@ def test_whoever_ends_the_program_early_finds_all_as_it_was(setting: Path, how: 
         assert running.stdout is not None
         assert running.stdout.readline() == "allowed\n"
         assert setting.read_text() == name_maker.MANY
+        # An interrupt between the program's last step and its wait would be noticed when that ends.
+        while psutil.Process(running.pid).status() != psutil.STATUS_SLEEPING:
+            time.sleep(0.01)
         if how == "interrupted":
             running.send_signal(signal.SIGINT)
         else:
@@ -101,3 +108,18 @@ async def test_a_program_that_takes_too_long_may_do_its_last_act(
         await asyncio.to_thread(names._make, names.NamesRequest(1, 1, "/", "/", 0, 0))
     if ends:
         assert seen.exists()
+
+
+def test_a_gateway_with_thousands_of_open_files_hears_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of select(2) descriptors must be below 1,024."""
+    says = tmp_path / "says.py"
+    says.write_text("import os\nprint(os.getppid(), flush=True)\ninput()\n")
+    monkeypatch.setattr(names, "_PROGRAM", says)
+    with ExitStack() as stack:
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        made = names._make(names.NamesRequest(1, 1, "/", "/", 0, 0))
+        stack.callback(made.close)
+        assert max(made.descriptors) > 1024

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from cellgate.sessions.meter import GOOD_FOR, SHARE, KernelMeter
 from cellgate_kernels.limits.memory import MemoryUse
@@ -115,5 +118,38 @@ def test_a_look_that_is_later_waits_until_the_last_one_is_good_no_longer() -> No
             assert meter.measured_at == loop.time() == before + GOOD_FOR
             await meter.look_later(before)
             assert len(looks) == 2
+
+        loop.run_until_complete(work())
+
+
+def test_a_look_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    fails = False
+
+    def look(processes: Sequence[int]) -> list[MemoryUse]:
+        if fails:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return [MemoryUse(process, 1) for process in processes]
+
+    with virtual_time() as loop:
+
+        async def work() -> None:
+            nonlocal fails
+            processes = [5]
+            meter = KernelMeter(lambda: processes, cast(Any, Direct()), look)
+            await meter.look()
+            fails = True
+            for _ in range(3):
+                await asyncio.sleep(GOOD_FOR)
+                await meter.look()
+            processes.append(6)
+            await meter.look([kernel(6)])
+            assert (meter.of(kernel(5)), meter.of(kernel(6))) == (MemoryUse(5, 1), None)
+            assert [record.getMessage() for record in caplog.records] == [
+                "The use of kernels can't be measured for now: Too many open files"
+            ]
+            fails = False
+            await asyncio.sleep(GOOD_FOR)
+            await meter.look()
+            assert meter.of(kernel(6)) == MemoryUse(6, 1)
 
         loop.run_until_complete(work())
