@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, terrarium
 from cellgate.doors.e2b import routes as e2b
-from cellgate.doors.e2b.contexts import recover_contexts
-from cellgate.doors.e2b.pausing import recover_pauses
 from cellgate.doors.opensandbox import routes as opensandbox
+from cellgate.doors.sandbox.contexts import recover_contexts
+from cellgate.doors.sandbox.pausing import recover_pauses
 from cellgate.http.base import BaseHandler
 from cellgate.http.routes import Route, pattern
 from cellgate.http.services import Services

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from cellgate.doors.e2b.base import key_of
-from cellgate.doors.e2b.pausing import is_paused_at_timeout, recover_pauses
+from cellgate.doors.sandbox.keys import key_of
+from cellgate.doors.sandbox.pausing import is_paused_at_timeout, recover_pauses
 from cellgate.errors import Conflict, Draining, PrincipalQuotaExceeded
 from cellgate.sessions.changing import change_session
 from cellgate.sessions.parts import SleepWays
@@ -304,8 +304,8 @@ def test_a_sandbox_of_a_former_gateway_is_paused_at_its_timeout(machine: Machine
     """If its client asked for that, which its limits say; who has only written its metadata is no sandbox."""
     lane, sandboxes, found = Lane("pauses", 1), Sandboxes(), []
     for key, on_idle in (
-        (key_of(PRINCIPAL, "ibox"), "sleep"),
-        (key_of(PRINCIPAL, "iend"), "end"),
+        (key_of("e2b", PRINCIPAL, "ibox"), "sleep"),
+        (key_of("e2b", PRINCIPAL, "iend"), "end"),
         ("own", "sleep"),
     ):
         limits = LimitsBody(idle_timeout=IDLE, lifetime=IDLE, on_idle=on_idle)  # type: ignore[arg-type]

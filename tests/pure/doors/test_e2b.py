@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from cellgate.doors.e2b.base import domain_of, home_path, parse_home_path
-from cellgate.doors.e2b.contexts import CodeContext
+from cellgate.doors.e2b.base import domain_of
 from cellgate.doors.e2b.envelopes import opened
-from cellgate.doors.e2b.files import parse_file_path
 from cellgate.doors.e2b.lines import CellLines
 from cellgate.doors.e2b.setup import CHART
+from cellgate.doors.sandbox.contexts import CodeContext
+from cellgate.doors.sandbox.paths import home_path, parse_file_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.identity.derived import IN_USE_SECONDS, MOST_LOGINS, DerivedTokens
 from cellgate.identity.principal import DEFAULT, Login, Principal, Reach

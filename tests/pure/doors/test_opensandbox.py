@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cellgate.doors.e2b.base import Unsupported
 from cellgate.doors.opensandbox.bodies import NewSandboxBody, PolicyBody, RenewBody, resources
 from cellgate.doors.opensandbox.filing import PROGRAM, Filed, FileEntry, call, check_mode, check_owner
 from cellgate.doors.opensandbox.frames import LONGEST, CellFrames, CommandFrames
+from cellgate.doors.sandbox.errors import Unsupported
 from cellgate.execution.limits import LimitCeilings
 from cellgate.record.rows import EventRow
 from cellgate_kernels.base.errors import InvalidInput

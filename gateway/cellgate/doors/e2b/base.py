@@ -6,44 +6,30 @@ for this sandbox alone; as there, they may have the gateway's instead.
 
 from __future__ import annotations
 
-import hashlib
-import posixpath
 import re
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from cellgate.doors.base import DoorHandler
-from cellgate.errors import Conflict, InvalidToken, NotFound, status_of
-from cellgate.execution.checks import check_text
-from cellgate.files.tree import MAX_PATH, Parts, parse_path
+from cellgate.doors.sandbox.base import SandboxDoorHandler
+from cellgate.doors.sandbox.errors import SandboxBusy, Unsupported, status_code
+from cellgate.errors import Conflict, InvalidToken
 from cellgate.http.access import host_name
 from cellgate.http.message import encode
-from cellgate.http.services import Services
 from cellgate.identity.addresses import is_loopback
 from cellgate.identity.principal import Ask, Login
-from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
-from cellgate_kernels.base.errors import CellgateError, InvalidInput
-from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError
 
 DOOR: Final = "e2b"
 PORTS: Final = frozenset({"", "49999", "49983"})
 """The ports of a sandbox's two servers; some requests name none."""
-KEY_DIGITS: Final = 32
-HOME: Final = "/home/user"
-"""What the workspace is called there, and in sandboxes here too."""
-OTHER_HOMES: Final = ("/workspace", "/mnt/data")
-"""Other names of the workspace, in which programs see it too."""
 DOMAIN_HEADER: Final = "E2b-Domain"
 """In which a proxy says of which domain the name is that was asked for."""
 _API = "api."
 _LABEL = "(?!-)[a-z0-9-]{1,63}+(?<!-)"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?")
 _MOST_DOMAIN = 255
-_ID = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 
 CODES: Final = MappingProxyType(
     {
@@ -73,41 +59,6 @@ ABSENT: Final = MappingProxyType(
 """Why some of E2B is not there, by the end of its path."""
 
 
-def parse_home_path(text: str) -> Parts:
-    """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
-    if len(text) > MAX_PATH:
-        raise InvalidInput(f"A path has at most {MAX_PATH} bytes")
-    path = HOME + text[1:] if text == "~" or text.startswith("~/") else posixpath.join(HOME, text)
-    path = posixpath.normpath(path).replace("//", "/", 1)
-    for home in (HOME, *OTHER_HOMES):
-        if path == home:
-            return ()
-        if path.startswith(f"{home}/"):
-            return parse_path(path.removeprefix(f"{home}/"))
-    raise NotFound(f"{text[:200]!r} is not there: a sandbox has the files below {HOME} here")
-
-
-def parse_program_path(text: str) -> str:
-    """Return a path as programs of a sandbox take it: below the workspace relative to it, elsewhere as it is.
-
-    Raises InvalidInput. Whether anything is there is not known: the gateway sees the workspace alone.
-    """
-    try:
-        return "/".join(parse_home_path(text))
-    except NotFound:
-        return posixpath.normpath(posixpath.join(HOME, check_text(text, "path", MAX_PATH)))
-
-
-def program_path(path: str) -> str:
-    """Return a path of `parse_program_path` as it is told."""
-    return posixpath.join(HOME, path) if path else HOME
-
-
-def home_path(parts: Parts) -> str:
-    """Return the path as it is told."""
-    return "/".join((HOME, *parts))
-
-
 def domain_of(told: str, host: str) -> str:
     """Return the domain of sandboxes: what a proxy has `told`, or the name by which the gateway was reached.
 
@@ -123,12 +74,6 @@ def domain_of(told: str, host: str) -> str:
     return host.removeprefix(_API)
 
 
-class Unsupported(CellgateError):
-    """Something of E2B that is not there."""
-
-    reason = "unsupported"
-
-
 class AlreadyThere(Conflict):
     """A folder that was to be made is there."""
 
@@ -139,66 +84,18 @@ class SandboxGone(CellgateError):
     reason = "sandbox_gone"
 
 
-class SandboxBusy(CellgateError):
-    """A sandbox can't be paused, because it is in use."""
-
-    reason = "sandbox_busy"
-
-
-def session_key(login: Login, sandbox: str, door: str = DOOR) -> str:
-    """Return the key of a principal's sandbox; a token for keys with a prefix has sandboxes of its own."""
-    return key_of(login.principal.name, sandbox, login.reach.prefix, door)
-
-
-def key_of(principal: str, sandbox: str, prefix: str = "", door: str = DOOR) -> str:
-    """Return the same, of a principal by name. `prefix`: what the keys of its token begin with."""
-    told = hashlib.sha256(f"{principal}\0{sandbox}".encode()).hexdigest()
-    return f"{prefix}{door}-{told[:KEY_DIGITS]}"
-
-
-@asynccontextmanager
-async def whole_or_deleted(manager: SessionRegistry, session: Session) -> AsyncGenerator[None]:
-    """Delete a new session if what has to follow its opening fails: its client has no name for it."""
-    try:
-        yield
-    except BaseException:
-        with suppress(NotFound):
-            await Supervisor().complete(
-                manager.delete(session.account.name, session.row.key), "delete half of a sandbox"
-            )
-        raise
-
-
-def find(services: Services, login: Login, sandbox: str, door: str = DOOR) -> Session | None:
-    """Return the login's sandbox of this id, and of this door, if it runs."""
-    if not _ID.fullmatch(sandbox):
-        return None
-    key = session_key(login, sandbox, door)
-    session = services.sessions.manager.get(login.principal.name, key)
-    if session is None or session.ending or not login.reach.covers(key):
-        return None
-    return session
-
-
-def status_code(error: CellgateError) -> HTTPStatus:
+def code_of(error: CellgateError) -> HTTPStatus:
     """Return the status of a refusal."""
-    match error:
-        case Unsupported():
-            return HTTPStatus.NOT_IMPLEMENTED
-        case SandboxGone():
-            return HTTPStatus.BAD_GATEWAY
-        case SandboxBusy():
-            return HTTPStatus.SERVICE_UNAVAILABLE
-    return status_of(error)
+    return HTTPStatus.BAD_GATEWAY if isinstance(error, SandboxGone) else status_code(error)
 
 
-class E2bHandler(DoorHandler):
+class E2bHandler(SandboxDoorHandler):
     """A handler of the door, whose refusals have the control plane's form."""
 
     door = DOOR
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        code = status_code(error)
+        code = code_of(error)
         self.set_status(code)
         self.is_expected = isinstance(error, Unsupported | SandboxGone | SandboxBusy)
         return "application/json; charset=utf-8", encode(self.problem(error, code))
@@ -219,13 +116,13 @@ class SandboxHandler(E2bHandler):
         return self.request.headers.get("E2b-Sandbox-Id", "")
 
     def session_wanted(self) -> str | None:
-        return session_key(self.login, self.sandbox_id)
+        return self.key_of(self.sandbox_id)
 
     def session(self) -> Session:
         """Return the sandbox. Raises SandboxGone, Unsupported."""
         if self.request.headers.get("E2b-Sandbox-Port", "") not in PORTS:
             raise Unsupported("Ports of programs in a sandbox are not served here")
-        session = find(self.services, self.login, self.sandbox_id)
+        session = self.find_sandbox(self.sandbox_id)
         if session is None:
             raise SandboxGone("The sandbox was not found")
         if self.services.sessions.sandboxes.of(session).is_paused:

@@ -10,20 +10,19 @@ from contextlib import aclosing
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxGone, SandboxHandler
-from cellgate.doors.e2b.contexts import CodeContext, ContextMaker, default_of, find_context, prepare
+from cellgate.doors.e2b.contexts import ContextMaker
 from cellgate.doors.e2b.lines import CellLines, broken_off
 from cellgate.doors.e2b.setup import SETUP
-from cellgate.errors import CannotShare, ShuttingDown
+from cellgate.doors.sandbox.contexts import CodeContext, default_of, find_context
+from cellgate.errors import ShuttingDown
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.message import encode
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
-from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.wire.models import ExecuteBody
-from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelspecNotFound
-from cellgate_kernels.codec.structure import INLINE_BYTES
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.specs.languages import Language, parse_language
 
 
@@ -65,37 +64,19 @@ class CellHandler(ContextMaker):
         # A kernel of another language takes no variables of single cells.
         if body.env_vars:
             return default_of(sandbox)
-        try:
-            return await self.default_in(language)
-        except (CannotShare, KernelspecNotFound):
-            return default_of(sandbox)
+        return await self.context_of(language)
 
     def _submit(self, context: CodeContext, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
-        manager, sandboxes = self.services.sessions.manager, self.services.sessions.sandboxes
-        session = context.session
-        # Contexts of other languages got the sandbox's variables when they were made.
-        env = sandboxes.of(self.session()).env if context.language == Language.PYTHON else {}
-        # There is no deadline there but the client's own, at which it leaves.
-        asked = ExecuteBody(
-            code=body.code,
-            timeout=manager.terms.ceilings(self.owner).cell_timeout,
-            env={**env, **(body.env_vars or {})},
-            on_disconnect="interrupt",
-        )
-        request = manager.terms.in_language(session.row.kernel, checked_cell(self, asked), body.language)
         try:
-            prepare(context, sandboxes.of(session), SETUP if context.language == Language.PYTHON else None)
-            return session.submit(request), asked
+            return self.submit(context, body.code, body.language, env=body.env_vars, setup=SETUP)
         except ShuttingDown as error:
-            if not session.ending:
+            if not context.session.ending:
                 raise
             raise SandboxGone("The sandbox was not found") from error
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         assert form is Format.NDJSON
-        if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.storage.lanes.texts.run(self._lines, rows)
-        return self._lines(rows)
+        return await self.encoded_by(self._lines, rows)
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
         assert form is Format.NDJSON

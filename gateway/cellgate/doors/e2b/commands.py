@@ -18,9 +18,11 @@ from typing import Final
 import msgspec
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import SandboxHandler, Unsupported, parse_program_path, program_path
+from cellgate.doors.e2b.base import SandboxHandler
 from cellgate.doors.e2b.envelopes import EnvelopesHandler, envelope, last, opened
 from cellgate.doors.e2b.terminals import TerminalBody, in_terminal, is_in_terminal, resizing
+from cellgate.doors.sandbox.errors import Unsupported
+from cellgate.doors.sandbox.paths import parse_program_path, program_path
 from cellgate.errors import Conflict, NotFound
 from cellgate.http.message import decode, decode_heavy
 from cellgate.http.operation import Format, requires
@@ -34,7 +36,7 @@ from cellgate.sessions.terminal_sizes import Size
 from cellgate.wire.models import ProcessBody, ProcessInputBody
 from cellgate_kernels.base.errors import InvalidInput, KernelDied
 from cellgate_kernels.codec.encoding import encode_in_steps
-from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.codec.structure import is_heavy
 from cellgate_kernels.keeper.programs import ProgramExit, ProgramOutput, ProgramSpec
 
 SHELL: Final = "/bin/bash"
@@ -153,9 +155,7 @@ class ProgramStream(EnvelopesHandler):
         self._output = ""
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.storage.lanes.texts.run(envelopes, rows, self._output)
-        return envelopes(rows, self._output)
+        return await self.encoded_by(lambda found: envelopes(found, self._output), rows)
 
     def sign_of_life(self, form: Format) -> bytes:
         return _told({"keepalive": {}})

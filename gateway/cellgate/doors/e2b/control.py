@@ -11,7 +11,6 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
@@ -19,21 +18,13 @@ from urllib.parse import parse_qsl, unquote
 from msgspec import field
 
 from cellgate.doors.base import Asked, environment_named
-from cellgate.doors.e2b.base import (
-    DOMAIN_HEADER,
-    DOOR,
-    E2bHandler,
-    Unsupported,
-    domain_of,
-    find,
-    session_key,
-    status_code,
-    whole_or_deleted,
-)
-from cellgate.doors.e2b.contexts import further_contexts
+from cellgate.doors.e2b.base import DOMAIN_HEADER, DOOR, E2bHandler, code_of, domain_of
 from cellgate.doors.e2b.metrics import metrics_of
-from cellgate.doors.e2b.pausing import is_paused_at_timeout, pause, pause_at_timeout, resume
-from cellgate.errors import Conflict, Forbidden, NotFound
+from cellgate.doors.sandbox.control import SandboxControl, end_of, network_of
+from cellgate.doors.sandbox.errors import Unsupported
+from cellgate.doors.sandbox.keys import session_key, whole_or_deleted
+from cellgate.doors.sandbox.pausing import is_paused_at_timeout, pause_at_timeout
+from cellgate.errors import NotFound
 from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
 from cellgate.http.operation import requires
@@ -130,15 +121,13 @@ def sandbox_body(
     services: Services, login: Login, identifier: str, limits: LimitsBody, asked: CreateBody = ANY
 ) -> SessionBody:
     """Return the session that is to be the login's sandbox of this id."""
-    # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
-    reachable = services.sessions.terms.reachable(login.principal.name)
-    network = asked.internet is not False and reachable is not None
     return SessionBody(
-        session=session_key(login, identifier),
+        session=session_key(DOOR, login, identifier),
         language="python",
         environment=environment_named(services, asked.template),
         limits=limits,
-        network="allow" if network else "none",
+        # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
+        network=network_of(services, login, wanted=asked.internet is not False),
         metadata={
             "door": DOOR,
             "sandbox": identifier,
@@ -148,68 +137,39 @@ def sandbox_body(
     )
 
 
-class ControlHandler(E2bHandler):
+class ControlHandler(E2bHandler, SandboxControl):
     """A handler of the control plane."""
-
-    def sandbox(self, identifier: str) -> Session:
-        """Return the sandbox of this id. Raises NotFound."""
-        session = find(self.services, self.login, identifier)
-        if session is None:
-            raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
-        return session
-
-    def session_wanted(self) -> str | None:
-        return session_key(self.login, self.path_args[0]) if self.path_args else None
 
     def domain(self) -> str:
         """Return the domain below which clients look for a sandbox's servers; see `domain_of`."""
         return domain_of(self.request.headers.get(DOMAIN_HEADER, ""), self.request.headers.get("Host", ""))
 
-    def check_may_make(self) -> None:
-        """Check that the token may have one sandbox more. Raises Forbidden."""
-        if self.login.reach.exact:
-            raise Forbidden("This token is for one session, and a sandbox is another")
-
     def life(self, timeout: float | None) -> float:
         """Return the seconds that a new sandbox lives. Raises InvalidInput."""
-        most = self.services.sessions.terms.ceilings(self.owner).lifetime
         if timeout is None:
-            return min(TIMEOUT, most)
-        if check_seconds(timeout, "timeout") > most:
-            raise InvalidInput(f"timeout: a sandbox lives at most {most:.0f} s here")
-        return timeout
+            return min(TIMEOUT, self.services.sessions.terms.ceilings(self.owner).lifetime)
+        return self.check_life(timeout)
 
     def random_id(self) -> str:
         """Return an id for a new sandbox, which begins in a cluster as this gateway's, after the letter."""
         word = _word(secrets.token_bytes(ID_BYTES))
         return f"i{made_at(self.node, word)}" if self.node else f"i{word}"
 
-    def sessions(self, session: Session) -> list[Session]:
-        """Return the sandbox's own session, then those of its further contexts."""
-        return [session, *(context.session for context in further_contexts(self.services, session))]
-
-    def _let_contexts_live(self, session: Session) -> None:
-        """Let the sandbox's contexts live as long as it does."""
-        left = max(1.0, session.record.seconds_left)
-        for each in self.sessions(session)[1:]:
-            each.record.let_live(left, math.inf)
-
     def state(self, session: Session) -> str:
         """Return the state of a sandbox, by E2B's word."""
-        return PAUSED if self.services.sessions.sandboxes.of(session).is_paused else RUNNING
+        return PAUSED if self.is_paused(session) else RUNNING
 
     def detail(self, session: Session) -> dict[str, object]:
         """Return what is told of a sandbox to whoever looks at it."""
         identifier, template, metadata = _facts(session)
         resources = session.limits.resources
-        end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.record.seconds_left))
         return {
             "templateID": template,
             "sandboxID": identifier,
             "clientID": "cellgate",
             "envdVersion": ENVD,
             "startedAt": session.row.created_at,
-            "endAt": end.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "endAt": end_of(session),
             "cpuCount": math.ceil(resources.cpus),
             "memoryMB": resources.memory // MIB,
             "diskSizeMB": resources.disk // MIB,
@@ -288,7 +248,7 @@ class SandboxesHandler(ControlHandler):
         last = number_of(self, "nextToken", 0)
         found = [
             session
-            for session in self._all()
+            for session in self.sandboxes(lambda each: _facts(each)[0])
             if self.state(session) in states
             and wanted.items() <= _facts(session)[2].items()
             and (not last or ((session.row.id < last) == newest and session.row.id != last))
@@ -298,11 +258,6 @@ class SandboxesHandler(ControlHandler):
         if page and len(page) < len(found):
             self.set_header("X-Next-Token", str(page[-1].row.id))
         self.answer([self.detail(session) for session in page])
-
-    def _all(self) -> list[Session]:
-        """Return the login's sandboxes that run."""
-        live = self.services.sessions.manager.all_live(self.owner)
-        return [session for session in live if find(self.services, self.login, _facts(session)[0]) is session]
 
 
 class SandboxDetailHandler(ControlHandler):
@@ -316,9 +271,7 @@ class SandboxDetailHandler(ControlHandler):
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it, with its files."""
-        session = self.sandbox(identifier)
-        for each in reversed(self.sessions(session)):
-            await self.services.sessions.manager.delete(self.owner, each.row.key)
+        await self.end(self.sandbox(identifier))
         self.set_status(204)
 
 
@@ -332,17 +285,17 @@ class ConnectHandler(ControlHandler):
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
         most = self.services.sessions.terms.ceilings(self.owner).lifetime
-        if self.state(session) == RUNNING:
+        if not self.is_paused(session):
             session.record.let_live_longer(body.timeout, most)
-            self._let_contexts_live(session)
+            self.let_contexts_live(session)
             self.answer(self.told(session))
             return
         if body.memory is False:
             raise Unsupported("A paused sandbox goes on as it was here; start another one to begin anew")
         left = min(check_seconds(body.timeout, "timeout"), session.record.seconds_left)
-        resume(self.sessions(session))
+        self.resume(session)
         session.record.let_live(max(LEAST, left), math.inf)
-        self._let_contexts_live(session)
+        self.let_contexts_live(session)
         self.answer(self.told(session), 201)
 
 
@@ -352,8 +305,7 @@ class ResumeHandler(ConnectHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Resume it."""
-        if self.state(self.sandbox(identifier)) == RUNNING:
-            raise Conflict("The sandbox is not paused")
+        self.check_paused(self.sandbox(identifier))
         await super().post(identifier)
 
 
@@ -365,16 +317,13 @@ class PauseHandler(ControlHandler):
         """Let it sleep until a client connects to it, for as long as a sandbox may live."""
         body = await self.body(PauseBody) if self.raw_body() else PauseBody()
         session = self.sandbox(identifier)
-        if self.state(session) == PAUSED:
-            raise Conflict("The sandbox is paused already")
+        self.check_not_paused(session)
         if body.memory is False:
             raise Unsupported("A pause here keeps the memory; one that keeps the files alone is not there")
-        asleep = await pause(self.sessions(session), self.services.storage.lanes.sleep)
-        # From now on until anything wakes it.
-        self.services.sessions.sandboxes.of(session).paused = asleep
+        await self.pause(session)
         most = self.services.sessions.terms.ceilings(self.owner).lifetime
         session.record.let_live_longer(most, most)
-        self._let_contexts_live(session)
+        self.let_contexts_live(session)
         self.set_status(204)
 
 
@@ -389,7 +338,7 @@ class ForkHandler(ControlHandler):
             raise InvalidInput(f"count must be from 1 to {MOST_FORKS}")
         self.check_may_make()
         life = self.life(body.timeout)
-        if self.state(self.sandbox(identifier)) == PAUSED:
+        if self.is_paused(self.sandbox(identifier)):
             raise NotFound(f"Sandbox {identifier[:64]!r} is paused; connect to it first")
         made: list[dict[str, object]] = []
         for _ in range(body.count):
@@ -398,7 +347,7 @@ class ForkHandler(ControlHandler):
             except CellgateError as error:
                 if not made:
                     raise
-                made.append({"error": self.problem(error, status_code(error))})
+                made.append({"error": self.problem(error, code_of(error))})
         self.answer(made, 201)
 
     async def _fork(self, parent: Session, life: float) -> Session:
@@ -408,7 +357,7 @@ class ForkHandler(ControlHandler):
         session = await manager.branch(
             self.owner,
             parent.row.key,
-            session_key(self.login, identifier),
+            self.key_of(identifier),
             BranchSpec(BranchWorkspace.COPY),
             metadata={**(parent.row.metadata or {}), "sandbox": identifier},
         )
@@ -442,9 +391,7 @@ class TimeoutHandler(ControlHandler):
     async def post(self, identifier: str) -> None:
         """Let it end so many seconds from now."""
         body = await self.body(TimeoutBody)
-        session = self.sandbox(identifier)
-        session.record.let_live(body.timeout, self.services.sessions.terms.ceilings(self.owner).lifetime)
-        self._let_contexts_live(session)
+        self.let_live(self.sandbox(identifier), body.timeout)
         self.set_status(204)
 
 

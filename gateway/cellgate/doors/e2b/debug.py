@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import ClassVar, Final, cast
 
-from cellgate.doors.e2b.base import AbsentHandler, E2bHandler, find
+from cellgate.doors.e2b.base import AbsentHandler, E2bHandler
 from cellgate.doors.e2b.control import TIMEOUT, ControlHandler, SandboxesHandler, sandbox_body
 from cellgate.doors.e2b.routes import PREFIX, ROUTES
 from cellgate.errors import Forbidden
@@ -70,7 +70,7 @@ class DebugHandler(E2bHandler):
 
     async def _make_sandbox(self) -> None:
         """Make the sandbox, unless it is there. It ends when it has been idle for as long as others live."""
-        if find(self.services, self.login, SANDBOX) is not None:
+        if self.find_sandbox(SANDBOX) is not None:
             return
         body = sandbox_body(
             self.services, self.login, SANDBOX, LimitsBody(idle_timeout=TIMEOUT, on_idle="end")

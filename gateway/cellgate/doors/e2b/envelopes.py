@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from cellgate.doors.e2b.base import CODES, SandboxGone, SandboxHandler, status_code
+from cellgate.doors.e2b.base import CODES, SandboxGone, SandboxHandler, code_of
 from cellgate.http.message import encode
 from cellgate.http.operation import Format
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
@@ -71,7 +71,7 @@ class EnvelopesHandler(SandboxHandler):
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
         gone = isinstance(error, SandboxGone)
-        self.write(last("unavailable" if gone else CODES.get(status_code(error), "internal"), error.message))
+        self.write(last("unavailable" if gone else CODES.get(code_of(error), "internal"), error.message))
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """Return the end of a stream that had no messages, as Connect has refusals of such calls: with 200.
@@ -80,7 +80,7 @@ class EnvelopesHandler(SandboxHandler):
         before a call is made, here and by proxies in front: who sent it, and which gateway has the sandbox.
         """
         kind, body = super().problem_body(error)
-        code = status_code(error)
+        code = code_of(error)
         if code in BEFORE_CALLS:
             return kind, body
         self.set_status(HTTPStatus.OK)

@@ -1,7 +1,7 @@
 """A sandbox's files: the server that is called envd there. Bytes by HTTP, everything else by Connect calls.
 
-The home folder there, ``/home/user``, is the workspace here. Bytes of files elsewhere go by programs
-(``outside``), and calls find nothing there. A call is one JSON object each way; 64-bit numbers are texts.
+The home folder there, ``/home/user``, is the workspace here. Bytes of files elsewhere go by programs, and
+calls find nothing there. A call is one JSON object each way; 64-bit numbers are texts.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import (
-    HOME,
-    AlreadyThere,
-    SandboxHandler,
-    Unsupported,
+from cellgate.doors.e2b.base import AlreadyThere, SandboxHandler
+from cellgate.doors.sandbox.errors import Unsupported
+from cellgate.doors.sandbox.paths import (
     home_path,
+    parse_file_path,
     parse_home_path,
     parse_program_path,
+    program_path,
 )
-from cellgate.doors.e2b.outside import OutsideFile, none_left
+from cellgate.doors.sandbox.transfer import SandboxDownload, SandboxUpload
 from cellgate.errors import UnsupportedMedia
 from cellgate.files.gunzip import Gunzip
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
@@ -31,15 +31,11 @@ from cellgate.http.message import encode
 from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import requires
 from cellgate.http.services import Services
-from cellgate.http.v1.files import FileAnswers, UploadHandler
 from cellgate.identity.principal import Permission
 from cellgate.sessions.files import Staged
-from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput
 
 USER: Final = "user"
-PROGRAMS: Final = frozenset({Permission.RUN})
-"""What a token needs for files outside of the workspace: programs move them."""
 FEW: Final = 200
 """Entries that are told at once; more are in a thread."""
 NS: Final = 1_000_000_000
@@ -47,21 +43,7 @@ LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
 
 
-def parse_file_path(text: str) -> Parts:
-    """Return the names of a path of which something may be made or removed. Raises NotFound, InvalidInput."""
-    parts = parse_home_path(text)
-    if not parts:
-        raise InvalidInput(f"{HOME} itself can't be replaced, moved or removed")
-    return parts
-
-
-def parse_target(text: str) -> Parts | OutsideFile:
-    """Return where a file is, as `parse_file_path` does; outside of the workspace, where it may be."""
-    path = parse_program_path(text)
-    return OutsideFile.at(path) if path.startswith("/") else parse_file_path(text)
-
-
-class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
+class E2bFilesHandler(SandboxHandler, SandboxDownload, SandboxUpload):
     """The bytes of files."""
 
     uploads: ClassVar[frozenset[str]] = frozenset({"POST"})
@@ -71,8 +53,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         self._parts: Parts | None = None
         self._form: MultipartReader | None = None
         self._unpacker: Gunzip | None = None
-        self._staged: dict[int, Staged] = {}
-        self._outside: list[OutsideFile] = []
         self._paths: list[str] = []
 
     def begin(self) -> None:
@@ -91,20 +71,9 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
 
     def _taken(self, path: str) -> Parts:
         """Return the names under which a file of this path is put into the workspace, for now or for good."""
-        target = parse_target(path)
-        if not isinstance(target, OutsideFile):
-            self._paths.append(home_path(target))
-            return target
-        self.login.check(PROGRAMS)
-        self._paths.append(target.path)
-        self._outside.append(target)
-        return target.parts
-
-    async def find_session(self) -> Session:
-        session = self.session()
-        session.record.check_writable()
-        session.account.check_record()
-        return session
+        parts = self.take(path)
+        self._paths.append(program_path(parse_program_path(path)))
+        return parts
 
     def target(self) -> Parts | None:
         return self._parts
@@ -123,11 +92,11 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         """Add a chunk of the files as they are."""
         pieces = [(0, "", chunk)] if self._form is None else self._form.feed(bytes(chunk))
         for number, name, data in pieces:
-            if number not in self._staged:
+            if number not in self.staged:
                 # A form with one file has its path in the query, and the name doesn't count.
                 parts = self._parts if self._parts is not None else self._taken(name)
-                self._staged[number] = Staged(parts, self.new_upload())
-            await self._staged[number].upload.write(data)
+                self.staged[number] = Staged(parts, self.new_upload())
+            await self.staged[number].upload.write(data)
 
     @requires(Permission.FILES)
     async def post(self) -> None:
@@ -136,31 +105,15 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
             self._unpacker.end()
         if self._form is not None:
             self._form.end()
-        elif not self._staged and self._parts is not None:
-            self._staged[0] = Staged(self._parts, self.new_upload())
-        session = self.session()
-        async with none_left(self._outside, session, self.services.sessions.files):
-            if await self.place(list(self._staged.values())) is None:
-                return
-            for each in self._outside:
-                await each.put(session)
-        self.answer([{"name": posixpath.basename(p), "path": p, "type": "file"} for p in self._paths])
+        elif not self.staged and self._parts is not None:
+            self.staged[0] = Staged(self._parts, self.new_upload())
+        if await self.put():
+            self.answer([{"name": posixpath.basename(p), "path": p, "type": "file"} for p in self._paths])
 
     @requires(Permission.FILES)
     async def get(self) -> None:
         """Send the file's bytes."""
-        session = self.session()
-        path = self.get_query_argument("path", "", strip=False)
-        target = OutsideFile.at(there) if (there := parse_program_path(path)).startswith("/") else None
-        if target is not None:
-            self.login.check(PROGRAMS)
-            async with none_left([target], session, self.services.sessions.files):
-                await target.fetch(session)
-                await self.answer_file(session.row.key, target.parts)
-            return
-        if not there:
-            raise InvalidInput(f"{HOME} is a folder")
-        await self.answer_file(session.row.key, parse_home_path(path))
+        await self.answer_path(self.get_query_argument("path", "", strip=False))
 
 
 class PathBody(Asked, frozen=True):

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from cellgate.doors.e2b.setup import CHART, DATA
+from cellgate.doors.sandbox.cell_event import ENDED, CellEvent
 from cellgate.http.message import encode
 from cellgate.record.rows import EventRow
 from cellgate_kernels.protocol.outputs import strip_ansi
@@ -38,39 +39,14 @@ IN_BASE64: Final = frozenset({"png", "jpeg", "pdf"})
 LINE_FEED: Final = rb"\n"
 """As JSON has it."""
 QUOTES: Final = ("'", '"')
-ENDED: Final = frozenset({"died", "timeout", "cancelled"})
-"""How a cell ends that could not come to its own end."""
 NS: Final = 1_000_000_000
-
-
-class _Error(msgspec.Struct):
-    ename: str = ""
-    evalue: str = ""
-    traceback: list[str] = []
-
-
-class _Event(msgspec.Struct):
-    """An event of a cell: the fields that are told of any type."""
-
-    at: str = ""
-    name: str = ""
-    text: str = ""
-    data: dict[str, msgspec.Raw] = {}
-    execution_count: int | None = None
-    ename: str = ""
-    evalue: str = ""
-    traceback: list[str] = []
-    status: str = ""
-    cause: str | None = None
-    error: _Error | None = None
-    widget: str = ""
 
 
 class CellLines:
     """The lines of one cell. Call it with its events in their order."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(_Event).decode
+        self._decode = msgspec.json.Decoder(CellEvent).decode
         self._raised = False
 
     def __call__(self, rows: Iterable[EventRow]) -> list[bytes]:
@@ -97,13 +73,12 @@ class CellLines:
             case "finished":
                 yield from self._end(self._decode(row.body))
 
-    def _end(self, event: _Event) -> Iterable[dict[str, object]]:
-        said = "" if event.error is None else event.error.evalue
+    def _end(self, event: CellEvent) -> Iterable[dict[str, object]]:
         if event.status in ENDED:
-            yield from broken_off(event.cause or event.status, said)
+            yield from broken_off(*event.why)
             return
         if event.status != "ok" and not self._raised:
-            yield _error(event.cause or event.status, said, ())
+            yield _error(*event.why, ())
         yield {"type": "end_of_execution"}
 
 

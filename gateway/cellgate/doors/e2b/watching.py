@@ -16,10 +16,11 @@ from msgspec import field
 from tornado.iostream import StreamClosedError
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import SandboxHandler, parse_home_path
+from cellgate.doors.e2b.base import SandboxHandler
 from cellgate.doors.e2b.envelopes import EnvelopesHandler, envelope, last, opened
 from cellgate.doors.e2b.files import FEW, told_of
-from cellgate.doors.e2b.outside import HIDDEN
+from cellgate.doors.sandbox.outside import HIDDEN
+from cellgate.doors.sandbox.paths import parse_home_path
 from cellgate.errors import NotFound
 from cellgate.files.folder_watch import FolderChange, FolderWatch
 from cellgate.files.tree import MAX_DEPTH, Item

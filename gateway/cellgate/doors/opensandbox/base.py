@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from cellgate.doors.base import DoorHandler
-from cellgate.doors.e2b.base import SandboxBusy, Unsupported, find, session_key, status_code
 from cellgate.doors.opensandbox.frames import failure, frame
-from cellgate.errors import Conflict, InvalidToken, NotFound
+from cellgate.doors.sandbox.base import SandboxDoorHandler
+from cellgate.doors.sandbox.errors import SandboxBusy, Unsupported, status_code
+from cellgate.errors import Conflict, InvalidToken
 from cellgate.http.message import encode
 from cellgate.http.operation import Format
 from cellgate.identity.principal import Ask, Login
@@ -31,7 +31,7 @@ KEY_HEADER: Final = "Open-Sandbox-Api-Key"
 TOKEN_HEADER: Final = "X-Execd-Access-Token"  # noqa: S105 - the name of a header
 
 
-class OpenSandboxHandler(DoorHandler):
+class OpenSandboxHandler(SandboxDoorHandler):
     """A handler of the door, whose refusals have OpenSandbox's form: a code and a message."""
 
     door = DOOR
@@ -48,16 +48,6 @@ class OpenSandboxHandler(DoorHandler):
         self.is_expected = isinstance(error, Unsupported | SandboxBusy)
         told = {"code": error.reason.upper(), "message": error.message}
         return "application/json; charset=utf-8", encode(told)
-
-    def sandbox(self, identifier: str) -> Session:
-        """Return the sandbox of this id. Raises NotFound."""
-        session = find(self.services, self.login, identifier, DOOR)
-        if session is None:
-            raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
-        return session
-
-    def session_wanted(self) -> str | None:
-        return session_key(self.login, self.path_args[0], DOOR) if self.path_args else None
 
 
 class ExecdHandler(OpenSandboxHandler):

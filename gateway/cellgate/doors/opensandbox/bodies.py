@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import field
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import Unsupported
+from cellgate.doors.sandbox.errors import Unsupported
 from cellgate.execution.checks import check_text
 from cellgate.execution.limits import LimitCeilings
 from cellgate_kernels.base.errors import InvalidInput

@@ -9,27 +9,15 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import parse_home_path, parse_program_path, program_path
-from cellgate.doors.e2b.contexts import (
-    CodeContext,
-    ContextMaking,
-    default_of,
-    find_context,
-    further_contexts,
-    prepare,
-)
 from cellgate.doors.opensandbox.base import ExecdHandler, FramesHandler
 from cellgate.doors.opensandbox.frames import CellFrames, frame
-from cellgate.errors import CannotShare, NotFound
-from cellgate.execution.run import ExecutionRun
+from cellgate.doors.sandbox.contexts import CodeContext, ContextMaking, find_context, further_contexts
+from cellgate.errors import NotFound
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
-from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
-from cellgate.wire.models import ExecuteBody
-from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound
-from cellgate_kernels.codec.structure import INLINE_BYTES
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language, parse_language
 
 
@@ -70,7 +58,7 @@ class RunCodeHandler(FramesHandler, ContextsUser):
         self.session()
         body = await self.body(CodeBody)
         context = await self._context(body.place)
-        run, asked = self._submit(context, body)
+        run, asked = self.submit(context, body.code, body.place.language)
         session = context.session
         self.interrupt_when_gone(session, run, asked)
         self.set_head(Format.SSE)
@@ -86,32 +74,10 @@ class RunCodeHandler(FramesHandler, ContextsUser):
             if wanted.language and found.language != language:
                 raise InvalidInput(f"The context {wanted.id[:64]!r} is {found.language}'s, not {language}'s")
             return found
-        try:
-            return await self.default_in(language)
-        except (CannotShare, KernelspecNotFound):
-            return default_of(sandbox)
-
-    def _submit(self, context: CodeContext, body: CodeBody) -> tuple[ExecutionRun, ExecuteBody]:
-        manager, sandboxes = self.services.sessions.manager, self.services.sessions.sandboxes
-        session = context.session
-        # Contexts of other languages got the sandbox's variables when they were made.
-        env = sandboxes.of(self.session()).env if context.language == Language.PYTHON else {}
-        # There is no deadline there but the client's own, at which it leaves.
-        asked = ExecuteBody(
-            code=body.code,
-            timeout=manager.terms.ceilings(self.owner).cell_timeout,
-            env=dict(env),
-            on_disconnect="interrupt",
-        )
-        language = body.place.language
-        request = manager.terms.in_language(session.row.kernel, checked_cell(self, asked), language)
-        prepare(context, sandboxes.of(session))
-        return session.submit(request), asked
+        return await self.context_of(language)
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.storage.lanes.texts.run(self._frames, rows)
-        return self._frames(rows)
+        return await self.encoded_by(self._frames, rows)
 
     @requires(Permission.RUN)
     async def delete(self, _: str) -> None:
@@ -140,14 +106,10 @@ class NewContextHandler(ContextsUser):
     @requires(Permission.RUN)
     async def post(self, _: str) -> None:
         """Make one."""
-        sandbox = self.session()
+        self.session()
         body = await self.body(ContextSpec)
         language = parse_language(body.language or Language.PYTHON)
-        path = parse_program_path(body.cwd or "")
-        if path and not path.startswith("/"):
-            parts, files = parse_home_path(path), self.services.sessions.files
-            if not (await files.look(self.owner, sandbox.row.key, parts)).is_folder:
-                raise InvalidInput(f"cwd: {program_path(path)[:200]!r} is no folder")
+        path = await self.check_folder(body.cwd or "")
         self.answer(told_of(await self.make_context(language, path)))
 
 

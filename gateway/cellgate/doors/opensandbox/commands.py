@@ -14,10 +14,11 @@ from typing import Final
 import msgspec
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import Unsupported, parse_program_path
-from cellgate.doors.e2b.metrics import measured
 from cellgate.doors.opensandbox.base import ExecdHandler, FramesHandler
 from cellgate.doors.opensandbox.frames import CommandFrames, ending, frame
+from cellgate.doors.sandbox.errors import Unsupported
+from cellgate.doors.sandbox.paths import parse_program_path
+from cellgate.doors.sandbox.use import measured
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Permission
@@ -28,7 +29,6 @@ from cellgate.sessions.session import Session
 from cellgate.wire.models import ProcessBody
 from cellgate_kernels.base.errors import InvalidInput, KernelDied
 from cellgate_kernels.base.resources import MIB
-from cellgate_kernels.codec.structure import INLINE_BYTES
 
 SHELL: Final = ("bash", "-c")
 PROBE: Final = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/${JUPYTER_PORT:-44771}'"
@@ -107,9 +107,7 @@ class CommandHandler(FramesHandler):
         self.write(frame("execution_complete", execution_time=0))
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.storage.lanes.texts.run(self._frames, rows)
-        return self._frames(rows)
+        return await self.encoded_by(self._frames, rows)
 
     @requires(Permission.RUN)
     async def delete(self, _: str) -> None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from cellgate.doors.base import environment_named
-from cellgate.doors.e2b.base import Unsupported, find, session_key
-from cellgate.doors.e2b.contexts import further_contexts
-from cellgate.doors.e2b.pausing import pause, resume
 from cellgate.doors.opensandbox.base import (
     DOOR,
     EGRESS_PORT,
@@ -28,9 +24,9 @@ from cellgate.doors.opensandbox.base import (
     OpenSandboxHandler,
 )
 from cellgate.doors.opensandbox.bodies import NewSandboxBody, RenewBody, resources
-from cellgate.errors import Conflict, Forbidden
+from cellgate.doors.sandbox.control import SandboxControl, end_of, network_of
+from cellgate.doors.sandbox.errors import Unsupported
 from cellgate.execution.checks import check_env, check_metadata
-from cellgate.execution.limits import check_seconds
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.ports.origin import check_port
@@ -68,16 +64,12 @@ def facts_of(session: Session) -> _Facts:
     return facts if facts.door == DOOR else _Facts()
 
 
-class LifecycleHandler(OpenSandboxHandler):
+class LifecycleHandler(OpenSandboxHandler, SandboxControl):
     """A handler of the interface."""
-
-    def sessions(self, session: Session) -> list[Session]:
-        """Return the sandbox's own session, then those of its further contexts."""
-        return [session, *(context.session for context in further_contexts(self.services, session))]
 
     def state(self, session: Session) -> str:
         """Return the state of a sandbox, by OpenSandbox's word."""
-        return PAUSED if self.services.sessions.sandboxes.of(session).is_paused else RUNNING
+        return PAUSED if self.is_paused(session) else RUNNING
 
     def told(self, session: Session) -> dict[str, object]:
         """Return what is told of a sandbox."""
@@ -89,7 +81,7 @@ class LifecycleHandler(OpenSandboxHandler):
             "metadata": facts.metadata,
             "status": {"state": self.state(session)},
             "createdAt": session.row.created_at,
-            "expiresAt": expiry(session),
+            "expiresAt": end_of(session),
         }
 
     def number(self, name: str, default: int) -> int:
@@ -109,8 +101,7 @@ class NewSandboxHandler(LifecycleHandler):
         body = await self.body(NewSandboxBody)
         body.check()
         env = dict(check_env(body.env))
-        if self.login.reach.exact:
-            raise Forbidden("This token is for one session, and a sandbox is another")
+        self.check_may_make()
         wanted = self._wanted(body)
         check_metadata(wanted.metadata)
         session, _ = await self.services.sessions.manager.get_or_create(self.owner, wanted)
@@ -120,22 +111,18 @@ class NewSandboxHandler(LifecycleHandler):
 
     def _wanted(self, body: NewSandboxBody) -> SessionBody:
         """Return the session that is to be the sandbox. Raises InvalidInput, Unsupported."""
-        terms = self.services.sessions.terms
-        most = terms.ceilings(self.owner)
-        life = most.lifetime if body.timeout is None else check_seconds(body.timeout, "timeout")
-        if life > most.lifetime:
-            raise InvalidInput(f"timeout: a sandbox lives at most {most.lifetime:.0f} s here")
+        most = self.services.sessions.terms.ceilings(self.owner)
+        life = most.lifetime if body.timeout is None else self.check_life(body.timeout)
         cpus, memory = resources(body.limits, most)
         identifier = secrets.token_hex(ID_BYTES)
         if self.node:
             identifier = made_at(self.node, identifier)
-        network = body.has_network and terms.reachable(self.owner) is not None
         return SessionBody(
-            session=session_key(self.login, identifier, DOOR),
+            session=self.key_of(identifier),
             language="python",
             environment=environment_named(self.services, body.uri),
             limits=LimitsBody(cpus=cpus, memory=memory, lifetime=life, idle_timeout=life, on_idle="end"),
-            network="allow" if network else "none",
+            network=network_of(self.services, self.login, wanted=body.has_network),
             metadata={
                 "door": DOOR,
                 "sandbox": identifier,
@@ -155,10 +142,9 @@ class NewSandboxHandler(LifecycleHandler):
         wanted = _filters(self.get_query_argument("metadata", ""))
         found = [
             session
-            for session in self.services.sessions.manager.all_live(self.owner)
-            if find(self.services, self.login, (facts := facts_of(session)).sandbox, DOOR) is session
-            and (not states or self.state(session) in states)
-            and wanted.items() <= facts.metadata.items()
+            for session in self.sandboxes(lambda each: facts_of(each).sandbox)
+            if (not states or self.state(session) in states)
+            and wanted.items() <= facts_of(session).metadata.items()
         ]
         found.sort(key=lambda session: session.row.id, reverse=True)
         shown = found[(page - 1) * size : page * size]
@@ -187,8 +173,7 @@ class OneSandboxHandler(LifecycleHandler):
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it, with its files."""
-        for each in reversed(self.sessions(self.sandbox(identifier))):
-            await self.services.sessions.manager.delete(self.owner, each.row.key)
+        await self.end(self.sandbox(identifier))
         self.set_status(204)
 
 
@@ -217,11 +202,8 @@ class RenewHandler(LifecycleHandler):
         """Let it end at another time."""
         body = await self.body(RenewBody)
         session = self.sandbox(identifier)
-        session.record.let_live(body.seconds(), self.services.sessions.terms.ceilings(self.owner).lifetime)
-        left = max(1.0, session.record.seconds_left)
-        for each in self.sessions(session)[1:]:
-            each.record.let_live(left, math.inf)
-        self.answer({"expiresAt": expiry(session)})
+        self.let_live(session, body.seconds())
+        self.answer({"expiresAt": end_of(session)})
 
 
 class EndpointHandler(LifecycleHandler):
@@ -256,12 +238,7 @@ class SleepHandler(LifecycleHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Let it sleep until it is resumed."""
-        session = self.sandbox(identifier)
-        if self.state(session) == PAUSED:
-            raise Conflict("The sandbox is paused already")
-        asleep = await pause(self.sessions(session), self.services.storage.lanes.sleep)
-        # From now on until anything wakes it.
-        self.services.sessions.sandboxes.of(session).paused = asleep
+        await self.pause(self.sandbox(identifier))
         self.set_status(202)
 
 
@@ -271,10 +248,7 @@ class ResumedHandler(LifecycleHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Wake it."""
-        session = self.sandbox(identifier)
-        if self.state(session) == RUNNING:
-            raise Conflict("The sandbox is not paused")
-        resume(self.sessions(session))
+        self.resume(self.sandbox(identifier))
         self.set_status(202)
 
 
@@ -285,12 +259,6 @@ class LatencyHandler(OpenSandboxHandler):
     async def post(self) -> None:
         """Take it, and keep nothing of it."""
         self.set_status(202)
-
-
-def expiry(session: Session) -> str:
-    """Return the time at which a sandbox ends."""
-    end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.record.seconds_left))
-    return end.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _filters(text: str) -> Mapping[str, str]:

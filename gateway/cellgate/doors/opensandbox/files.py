@@ -1,7 +1,6 @@
 """A sandbox's files: their bytes, streamed both ways, and what a program in the sandbox does with them.
 
-Paths are the sandbox's own; those without a slash in front begin in the workspace. Bytes of files outside of
-it go by programs, as at E2B's door.
+Paths are the sandbox's own; those without a slash in front begin in the workspace.
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ from typing import ClassVar, Final
 import msgspec
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import Unsupported, parse_home_path, parse_program_path
-from cellgate.doors.e2b.files import parse_target
-from cellgate.doors.e2b.outside import OutsideFile, none_left
 from cellgate.doors.opensandbox.base import ExecdHandler
 from cellgate.doors.opensandbox.filing import (
     MOST_PATHS,
@@ -26,23 +22,22 @@ from cellgate.doors.opensandbox.filing import (
     told_by_path,
     told_of_all,
 )
+from cellgate.doors.sandbox.errors import Unsupported
+from cellgate.doors.sandbox.paths import parse_program_path
+from cellgate.doors.sandbox.transfer import SandboxDownload, SandboxUpload
 from cellgate.files.tree import Parts
 from cellgate.http.message import encode
 from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import requires
 from cellgate.http.services import Services
-from cellgate.http.v1.files import FileAnswers, UploadHandler
 from cellgate.identity.principal import Permission
 from cellgate.sessions.files import Staged
-from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput
 
 METADATA: Final = "metadata"
 MOST_METADATA: Final = 16 * 1024
 DEEPEST: Final = 64
 ANY: Final = "**"
-PROGRAMS: Final = frozenset({Permission.RUN})
-"""What a token needs for files outside of the workspace: programs move them."""
 
 
 class ModeBody(Asked, frozen=True):
@@ -81,7 +76,7 @@ class Replacement(Asked, frozen=True):
     new: str = ""
 
 
-class FilesUploadHandler(ExecdHandler, UploadHandler):
+class FilesUploadHandler(ExecdHandler, SandboxUpload):
     """Uploads: forms in which a part with its metadata is before each file."""
 
     uploads: ClassVar[frozenset[str]] = frozenset({"POST"})
@@ -89,18 +84,10 @@ class FilesUploadHandler(ExecdHandler, UploadHandler):
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         self._metadata: dict[int, bytearray] = {}
-        self._staged: dict[int, Staged] = {}
-        self._outside: list[OutsideFile] = []
         self._modes: list[Call] = []
 
     def begin(self) -> None:
         self._form = MultipartReader(self.request.headers.get("Content-Type", ""))
-
-    async def find_session(self) -> Session:
-        session = self.session()
-        session.record.check_writable()
-        session.account.check_record()
-        return session
 
     async def receive(self, chunk: bytes | memoryview) -> None:
         for number, _, data in self._form.feed(bytes(chunk)):
@@ -112,15 +99,15 @@ class FilesUploadHandler(ExecdHandler, UploadHandler):
                     raise InvalidInput(f"A request has at most {MOST_PATHS} files")
                 told += data
                 continue
-            if number not in self._staged:
-                self._staged[number] = Staged(self._target(), self.new_upload())
-            await self._staged[number].upload.write(data)
+            if number not in self.staged:
+                self.staged[number] = Staged(self._target(), self.new_upload())
+            await self.staged[number].upload.write(data)
 
     def _target(self) -> Parts:
         """Return where the next file is put into the workspace, for now or for good. Raises InvalidInput."""
-        if len(self._staged) == len(self._metadata):
+        if len(self.staged) == len(self._metadata):
             raise InvalidInput("Each file needs a part with its metadata before it")
-        told = list(self._metadata.values())[len(self._staged)]
+        told = list(self._metadata.values())[len(self.staged)]
         try:
             metadata = msgspec.json.decode(told, type=FileMetadata)
         except msgspec.MsgspecError as error:
@@ -128,49 +115,29 @@ class FilesUploadHandler(ExecdHandler, UploadHandler):
         check_owner(metadata.owner, metadata.group)
         if metadata.mode is not None:
             self._modes.append(call("mode", metadata.path, check_mode(metadata.mode)))
-        target = parse_target(metadata.path)
-        if not isinstance(target, OutsideFile):
-            return target
-        self._outside.append(target)
-        return target.parts
+        return self.take(metadata.path)
 
     @requires(Permission.FILES, Permission.RUN)
     async def post(self, _: str) -> None:
         """Put the files in their places; missing folders are made."""
         self._form.end()
-        if len(self._metadata) != len(self._staged):
+        if len(self._metadata) != len(self.staged):
             raise InvalidInput("There is metadata without a file")
-        session = self.session()
-        async with none_left(self._outside, session, self.services.sessions.files):
-            if await self.place(list(self._staged.values())) is None:
-                return
-            for each in self._outside:
-                await each.put(session)
-        if self._modes:
-            await file(session, self._modes)
+        if await self.put() and self._modes:
+            await file(self.session(), self._modes)
 
 
-class FilesDownloadHandler(ExecdHandler, FileAnswers):
+class FilesDownloadHandler(ExecdHandler, SandboxDownload):
     """The bytes of a file."""
 
     @requires(Permission.FILES)
     async def get(self, _: str) -> None:
         """Send them, or the range of them that is asked for."""
-        session = self.session()
+        self.session()
         for name in ("offset", "limit"):
             if self.get_query_argument(name, ""):
                 raise Unsupported(f"{name} is not there: ask for a range of bytes, or for the whole file")
-        path = self.get_query_argument("path", "", strip=False)
-        target = OutsideFile.at(there) if (there := parse_program_path(path)).startswith("/") else None
-        if target is not None:
-            self.login.check(PROGRAMS)
-            async with none_left([target], session, self.services.sessions.files):
-                await target.fetch(session)
-                await self.answer_file(session.row.key, target.parts)
-            return
-        if not there:
-            raise InvalidInput("path is missing, or that of the workspace, which is a folder")
-        await self.answer_file(session.row.key, parse_home_path(path))
+        await self.answer_path(self.get_query_argument("path", "", strip=False))
 
 
 class FilingHandler(ExecdHandler):

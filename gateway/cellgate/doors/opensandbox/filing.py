@@ -16,7 +16,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cellgate.doors.e2b.base import Unsupported, parse_program_path
+from cellgate.doors.sandbox.errors import Unsupported
+from cellgate.doors.sandbox.paths import parse_program_path
 from cellgate.errors import Conflict, NotFound
 from cellgate.processes.request import ProcessRequest
 from cellgate.record.rows import EventRow

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from cellgate.doors.sandbox.cell_event import ENDED, CellEvent
 from cellgate.http.message import encode
 from cellgate.record.rows import EventRow
 from cellgate_kernels.base.resources import MIB
@@ -26,34 +27,10 @@ LONGEST: Final = 2 * MIB
 KILLED: Final = -1
 """The exit code of a command that a signal has ended, as Go has it."""
 FAILED: Final = "CommandExecError"
-ENDED: Final = frozenset({"died", "timeout", "cancelled"})
-"""How a cell ends that could not come to its own end."""
-
-
-class _Error(msgspec.Struct):
-    evalue: str = ""
-
-
-class _CellEvent(msgspec.Struct):
-    """An event of a cell: the fields that are told of any type."""
-
-    at: str = ""
-    name: str = ""
-    text: str = ""
-    data: dict[str, msgspec.Raw] = {}
-    execution_count: int | None = None
-    ename: str = ""
-    evalue: str = ""
-    traceback: list[str] = []
-    status: str = ""
-    cause: str | None = None
-    duration_ms: float | None = None
-    error: _Error | None = None
-    widget: str = ""
 
 
 class _ProcessEvent(msgspec.Struct):
-    """An event of a program, the same."""
+    """An event of a program: the fields that are told of any type."""
 
     at: str = ""
     name: str = ""
@@ -80,14 +57,14 @@ class CellFrames:
     """The events of one cell. Call it with those of the record in their order."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(_CellEvent).decode
+        self._decode = msgspec.json.Decoder(CellEvent).decode
         self._raised = False
 
     def __call__(self, rows: Iterable[EventRow]) -> list[bytes]:
         """Return the frames that follow."""
         return [each for row in rows for each in self._told(row.type, self._decode(row.body))]
 
-    def _told(self, kind: str, event: _CellEvent) -> Iterator[bytes]:
+    def _told(self, kind: str, event: CellEvent) -> Iterator[bytes]:
         at = _milliseconds(event.at)
         match kind:
             case "started":
@@ -104,11 +81,10 @@ class CellFrames:
             case "finished":
                 yield from self._end(event, at)
 
-    def _end(self, event: _CellEvent, at: int) -> Iterator[bytes]:
-        said = "" if event.error is None else event.error.evalue
+    def _end(self, event: CellEvent, at: int) -> Iterator[bytes]:
         is_own = event.status not in ENDED
         if event.status != "ok" and not (is_own and self._raised):
-            yield failure(event.cause or event.status, said, (), at)
+            yield failure(*event.why, (), at)
         if is_own:
             yield frame("status", at, text="idle")
             yield frame("execution_complete", at, execution_time=round(event.duration_ms or 0))

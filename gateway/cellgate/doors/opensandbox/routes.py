@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from cellgate.doors.e2b.base import Unsupported
 from cellgate.doors.opensandbox.base import EXECD, PREFIX, ExecdHandler, OpenSandboxHandler
 from cellgate.doors.opensandbox.codes import (
     ContextListHandler,
@@ -42,6 +41,7 @@ from cellgate.doors.opensandbox.files import (
     FolderListHandler,
     FoldersHandler,
 )
+from cellgate.doors.sandbox.errors import Unsupported
 
 ABSENT: Final = MappingProxyType(
     {

@@ -15,7 +15,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from cellgate.doors.e2b.base import DOOR, SandboxBusy, Unsupported, key_of
+from cellgate.doors.sandbox.errors import SandboxBusy, Unsupported
+from cellgate.doors.sandbox.keys import key_of
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
@@ -123,10 +124,10 @@ def recover_pauses(manager: SessionRegistry, sandboxes: Sandboxes, lane: Lane) -
     """
     for session in manager.everybodys():
         told = session.row.metadata or {}
-        if told.get("door") != DOOR or "sandbox" not in told or session.limits.on_idle != "sleep":
+        if "door" not in told or "sandbox" not in told or session.limits.on_idle != "sleep":
             continue
         # A session of somebody who has written such metadata has another key.
-        if session.row.key.endswith(key_of(session.row.principal, str(told["sandbox"]))):
+        if session.row.key.endswith(key_of(str(told["door"]), session.row.principal, str(told["sandbox"]))):
             session.record.instead_of_end = AutoPause(session, manager, sandboxes, lane).is_to_go_on
 
 

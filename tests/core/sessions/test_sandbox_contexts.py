@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.doors.e2b.base import key_of, whole_or_deleted
-from cellgate.doors.e2b.contexts import recover_contexts
+from cellgate.doors.sandbox.contexts import recover_contexts
+from cellgate.doors.sandbox.keys import key_of, whole_or_deleted
 from cellgate.errors import QueueFull
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
@@ -27,12 +27,12 @@ class Left(World):
         return self.run(self.manager.get_or_create(PRINCIPAL, body))[0]
 
     def sandbox(self, identifier: str = BOX, prefix: str = "") -> Session:
-        return self.left(key_of(PRINCIPAL, identifier, prefix), {"sandbox": identifier})
+        return self.left(key_of("e2b", PRINCIPAL, identifier, prefix), {"sandbox": identifier})
 
     def context(self, name: str, prefix: str = "", *, key: str = "", language: str = "python") -> Session:
         told = {"context": name, "context_of": BOX, "language": language, "cwd": "/home/user"}
-        made = key or key_of(PRINCIPAL, f"{BOX}/{name}", prefix)
-        return self.left(made, told, key_of(PRINCIPAL, BOX, prefix))
+        made = key or key_of("e2b", PRINCIPAL, f"{BOX}/{name}", prefix)
+        return self.left(made, told, key_of("e2b", PRINCIPAL, BOX, prefix))
 
     def recover(self) -> Sandboxes:
         sandboxes = Sandboxes()
@@ -72,10 +72,10 @@ def test_each_door_has_contexts_of_its_own(world: Left) -> None:
     """Sandboxes of two doors may have the same id."""
     sandboxes, contexts = [], []
     for door in ("e2b", "opensandbox"):
-        key = key_of(PRINCIPAL, BOX, door=door)
+        key = key_of(door, PRINCIPAL, BOX)
         sandboxes.append(world.left(key, {"door": door, "sandbox": BOX}))
         told = {"door": door, "context": "a", "context_of": BOX, "language": "python", "cwd": "/home/user"}
-        contexts.append(world.left(key_of(PRINCIPAL, f"{BOX}/a", door=door), told, key))
+        contexts.append(world.left(key_of(door, PRINCIPAL, f"{BOX}/a"), told, key))
     known = world.recover()
     assert [known.of(sandbox).further for sandbox in sandboxes] == [{"a": context} for context in contexts]
 
