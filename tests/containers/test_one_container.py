@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from docker.api.client import APIClient
 
 from cellgate import Gateway
-from tests.support.compose import DEPLOY
+from tests.support.compose import DEPLOY, composed
 from tests.support.free_ports import free_port
-from tests.support.one_image import docker_command
+from tests.support.one_image import IMAGE, docker_command
 from tests.support.server import until
 
+ADVICE = "--security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined"
 PAGE = DEPLOY.parent / "docs" / "how-to" / "run-one-container.md"
 NAME = VOLUME = "cellgate-test-one"
 TOKEN = secrets.token_hex(16)
@@ -86,11 +89,53 @@ def test_the_documented_line_serves_and_its_volume_keeps_the_record(port: int) -
 
 
 @pytest.mark.parametrize("left_out", ["seccomp=" + str(DEPLOY / "seccomp.json"), "systempaths=unconfined"])
-def test_without_one_of_the_options_it_says_which_to_give(port: int, left_out: str) -> None:
+def test_without_one_of_the_options_kernels_are_behind_landlock(port: int, left_out: str) -> None:
     words = documented(port)
     before = words.index(left_out) - 1
     assert words[before] == "--security-opt"
     del words[before : before + 2]
-    done = docker_command("run", "--rm", f"--name={NAME}", *words)
+    given = [f"--name={NAME}", "--detach", f"--env=CELLGATE_TOKEN={TOKEN}"]
+    assert docker_command("run", *given, *words).returncode == 0
+    wait_until_it_serves()
+    assert ADVICE in " ".join(said().split())
+    kernels_are_behind_landlock(port)
+
+
+def test_a_sandbox_that_is_asked_for_and_can_not_be_is_no_start(port: int) -> None:
+    done = docker_command("run", "--rm", f"--name={NAME}", "--env=CELLGATE_BACKEND=sandbox", IMAGE)
     assert done.returncode == 1, done.stdout
-    assert "--security-opt seccomp=deploy/seccomp.json --security-opt systempaths=unconfined" in done.stderr
+    assert ADVICE in done.stderr
+
+
+def test_compose_serves_one_service(client: APIClient, one_image: str) -> None:
+    port = free_port()
+    settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port)}
+    with composed(client, "cellgate-test-one", DEPLOY / "compose-one.yaml", settings) as compose:
+        compose("up", "--detach")
+        try:
+            until(lambda: readyz(port) == 200, "not ready", 120)
+            kernels_are_behind_landlock(port)
+        finally:
+            compose("down", "--volumes")
+
+
+def readyz(port: int) -> int:
+    """The status of the answer; 0 while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return int(answer.status)
+    except OSError:
+        return 0
+
+
+def kernels_are_behind_landlock(port: int) -> None:
+    """A session works, says how it is isolated, and sees nothing of the gateway."""
+    with Gateway.sync(f"http://127.0.0.1:{port}", TOKEN) as gateway:
+        info = gateway.info()
+        assert info.isolation == "landlock"
+        assert ADVICE in info.isolation_gaps[-1]
+        session = gateway.session("less")
+        assert session.run("import pandas; pandas.DataFrame({'a': [41]}).to_csv('a.csv'); 6 * 7").text == "42"
+        for path in ("/data", "/proc/1/environ", "/tmp"):
+            look = f"import os; open({path!r}) if os.path.isfile({path!r}) else os.listdir({path!r})"
+            assert session.run(look).error is not None

@@ -116,6 +116,7 @@ class InfoHandler(BaseHandler):
                 version=front.version,
                 backend=kernels.backend,
                 isolation=kernels.isolation,
+                isolation_gaps=list(kernels.gaps),
                 default_kernel=manager.settings.default_kernel,
                 kernelspecs={
                     name: KernelspecModel(display_name=spec.display_name, language=spec.language)

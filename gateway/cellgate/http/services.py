@@ -80,10 +80,12 @@ class Kernels:
 
     `open_network`: whether they have a network in any case, by the operator's choice of backend. `ways`: how
     each kernelspec's kernels start. `containers`: the notice about containers that several sessions share.
+    `gaps`: what the isolation does not hold or have of what a sandbox does, a sentence each.
     """
 
     backend: str
     isolation: str
+    gaps: tuple[str, ...]
     open_network: bool
     catalog: KernelspecCatalog
     pool: KernelPool

@@ -26,6 +26,7 @@ from cellgate.hook.program import CellRefused, HookProgram, HookQuestion, check_
 from cellgate.record.store.opening import record_address
 from cellgate.server import machine
 from cellgate_kernels.backends.docker import check_engine
+from cellgate_kernels.backends.landlock import LandlockProvisioner, not_held
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import CellgateError, in_brief, in_words
 from cellgate_kernels.base.settings import ContainerSettings
@@ -107,10 +108,12 @@ async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     yield kernelspecs
     sandbox = await try_sandbox()
     yield sandbox
+    landlock = await try_landlock()
+    yield landlock
     engine = [finding async for finding in try_engine(place)]
     for finding in engine:
         yield finding
-    yield judge_isolation(kernelspecs, sandbox, engine)
+    yield judge_isolation(kernelspecs, sandbox, landlock, engine)
     yield find_memory()
     yield find_swap(_text(Path("/proc/swaps")))
     yield find_control_groups(os.geteuid())
@@ -160,6 +163,17 @@ async def try_sandbox() -> Diagnosis:
             "Kernels need what the check needs: room for temporary files (see TMPDIR) and open files.",
         )
     return _fine("sandbox", "bubblewrap starts programs as it would start kernels")
+
+
+async def try_landlock() -> Diagnosis:
+    """Return whether a program starts behind Landlock as kernels do where no sandbox can be."""
+    try:
+        await LandlockProvisioner.check()
+    except CellgateError as error:
+        return _note("landlock", "does not work", error.message)
+    except OSError as error:
+        return _note("landlock", f"could not be tried: {in_words(error)}", "See what is said of the sandbox.")
+    return _fine("landlock", "starts programs, where no sandbox can be")
 
 
 async def try_engine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
@@ -212,8 +226,10 @@ def _find_gvisor(runtimes: set[str]) -> Diagnosis:
     return _fine("gVisor", told.stdout.partition(b"\n")[0].decode(errors="replace").strip())
 
 
-def judge_isolation(kernelspecs: Diagnosis, sandbox: Diagnosis, engine: list[Diagnosis]) -> Diagnosis:
-    """Which backend `cellgate serve` takes by itself."""
+def judge_isolation(
+    kernelspecs: Diagnosis, sandbox: Diagnosis, landlock: Diagnosis, engine: list[Diagnosis]
+) -> Diagnosis:
+    """Return which backend `cellgate serve` takes by itself."""
     works = {finding.subject for finding in engine if finding.outcome is Grade.OK}
     if {"container engine", "kernel image"} <= works:
         return _fine("isolation", "container: cellgate serve takes the container engine")
@@ -225,6 +241,12 @@ def judge_isolation(kernelspecs: Diagnosis, sandbox: Diagnosis, engine: list[Dia
         )
     if sandbox.outcome is Grade.OK:
         return _fine("isolation", "sandbox: cellgate serve takes bubblewrap")
+    if landlock.outcome is Grade.OK:
+        return _note(
+            "isolation",
+            f"landlock, which is less than a sandbox: {'; '.join(not_held())}",
+            "Make the sandbox work, as said above.",
+        )
     return _problem(
         "isolation",
         "none: code could read and change all your files",

@@ -89,6 +89,7 @@ def open_kernels(
     return Kernels(
         backend=kernels.backend,
         isolation=kernels.isolation,
+        gaps=kernels.gaps,
         open_network=networked(kernels) is not None,
         catalog=catalog,
         pool=pool,
@@ -99,8 +100,15 @@ def open_kernels(
     )
 
 
+def without_proxy(settings: KernelSettings) -> str | None:
+    """Return why kernels can't be given a way to some hosts, if so."""
+    if settings.backend == "landlock":
+        return "kernels behind Landlock reach no proxy; use --backend sandbox"
+    return networked(settings)
+
+
 def networked(settings: KernelSettings) -> str | None:
-    """Why kernels can't be kept to some hosts, if so: they have a network in any case."""
+    """Return why kernels have a network in any case, if so."""
     if settings.backend == "process":
         return "kernels are processes of this machine, with its network"
     if settings.container is not None and settings.container.network_mode != "none":

@@ -20,7 +20,7 @@ from cellgate.record.keys import load_key
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.replay.service import Replayer
-from cellgate.server.kernels import KernelGround, networked, shared_disk
+from cellgate.server.kernels import KernelGround, shared_disk, without_proxy
 from cellgate.server.settings import GatewaySettings
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.exploring import Explorer
@@ -53,7 +53,7 @@ async def open_sessions(
     egress = Egress(
         lanes.lookups,
         partial(_policy_of, usage),
-        unfit=networked(settings.kernels),
+        unfit=without_proxy(settings.kernels),
         pass_bytes=usage.pass_network,
     )
     stack.push_async_callback(egress.close)

@@ -103,10 +103,14 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True)
 class KernelSettings:
-    """The kinds of kernels and their start. `container`: with the backend docker. Durations in seconds."""
+    """The kinds of kernels and their start. `container`: with the backend docker. Durations in seconds.
+
+    `gaps`: what the isolation does not hold or have of what a sandbox does, a sentence each.
+    """
 
     backend: str
     isolation: str
+    gaps: tuple[str, ...] = ()
     container: ContainerSettings | None = None
     docker_url: str = option(SOCKET, "The container engine's address.", metavar="URL")
     kernel_dirs: tuple[str, ...] = option(

@@ -104,7 +104,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = None
     isolation: Annotated[
         str | None,
-        say("What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."),
+        say(
+            "What separates the kernel from the machine: `none`, `landlock`, `sandbox`, `container` or "
+            "`gvisor`."
+        ),
     ] = None
     created_at: Moment = ""
     last_activity: Moment = ""
@@ -961,6 +964,13 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
     version: str
     backend: str
     isolation: str
+    isolation_gaps: Annotated[
+        list[str],
+        say(
+            "What this isolation does not hold or have of what a sandbox does, and at the end what would "
+            "bring that; empty for sandboxes and containers."
+        ),
+    ] = []
     default_kernel: str = ""
     kernelspecs: dict[str, KernelspecModel] = {}
     limits: dict[str, Any] = {}

@@ -18,7 +18,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from typing import Any
 from docker.api.client import APIClient
 from traitlets import List, Unicode
 
-from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import BackendUnavailable, ImageMissing, InvalidInput
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.base.settings import IMAGE, SOCKET, ContainerSettings
@@ -56,7 +54,7 @@ from cellgate_kernels.forking.shared_places import (
 )
 from cellgate_kernels.launch.backend import KernelExit, KernelView, Launch
 from cellgate_kernels.launch.base import CellgateProvisioner
-from cellgate_kernels.launch.folders import LaunchFolders
+from cellgate_kernels.launch.folders import LaunchFolders, give_to
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
 
 _LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
@@ -373,20 +371,3 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
             f"The Docker engine has no image {settings.image}. Make it: cellgate image build"
         ) from None
     return str(image["Id"])
-
-
-def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
-    """Give a root gateway's folders to the kernel's user. Links in workspaces are not followed.
-
-    Files beyond the limits of a walk keep their owner, an earlier kernel's user. Raises OSError.
-    """
-    for path in (folders.sockets, folders.connection_file):
-        os.chown(path, *user, follow_symlinks=False)
-    for folder in filter(None, (folders.workspace, folders.branches)):
-        os.chown(folder, *user, follow_symlinks=False)
-        walk = trees.Walk(folder)
-        for entry in walk:
-            with suppress(FileNotFoundError):
-                os.chown(entry.name, *user, dir_fd=entry.folder, follow_symlinks=False)
-        if walk.hindered is not None:
-            raise walk.hindered

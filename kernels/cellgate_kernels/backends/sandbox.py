@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cellgate_kernels.backends.watched import WatchedProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, KernelStartFailed, in_words
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.forking.forker import ForkedChild
@@ -32,12 +33,9 @@ from cellgate_kernels.forking.server import USER as USER_ID
 from cellgate_kernels.forking.server import ForkRequest, ForkServer, ZygoteLineage, can_fork
 from cellgate_kernels.launch.backend import KernelExit, KernelView, Launch
 from cellgate_kernels.launch.base import kernel_environment, last_words
-from cellgate_kernels.launch.child import Child, ChildProvisioner, Supervised, find_program, rlimit_arguments
+from cellgate_kernels.launch.child import Child, Supervised, find_program, rlimit_arguments
 from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
-from cellgate_kernels.limits.disk import CountedFolder, may_look
-from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
-from cellgate_kernels.protocol.unsent import FILES_BYTES
 from cellgate_kernels.walls import bubblewrap
 from cellgate_kernels.walls.bubblewrap import SandboxFiles
 from cellgate_kernels.walls.mounts import VIEW, WORKSPACE, bwrap_words, files, session_part, system_part
@@ -64,14 +62,12 @@ _NAMESPACES = (
 )
 
 
-class SandboxProvisioner(ChildProvisioner):
+class SandboxProvisioner(WatchedProvisioner):
     """Kernels under bubblewrap >= 0.8. Interrupts work by message only: no signal gets in."""
 
     isolation = "sandbox"
     _forks: ForkServer | None = None
     _lineage: ZygoteLineage | None = None
-    _disks: DiskWatch | None = None
-    _watched: Watched | None = None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -114,35 +110,9 @@ class SandboxProvisioner(ChildProvisioner):
         return VIEW
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the launch's keywords. `disk_watch` is the watch that a gateway's kernels share,
-        `fork_server` what forks those that can be forked.
-        """
+        """Return the launch's keywords. `fork_server` forks those kernels that can be forked."""
         self._forks = kwargs.pop("fork_server", None) or self._forks
-        self._disks = kwargs.pop("disk_watch", None) or self._disks or DiskWatch()
         return await super().pre_launch(**kwargs)
-
-    async def _start(self, launch: Launch) -> None:
-        await super()._start(launch)
-        child, disks = self._child, self._disks
-        assert child is not None
-        assert disks is not None
-        process = child.inner_pid
-        if process is not None and not may_look(process):
-            process = None
-        workspace = CountedFolder(launch.folders.workspace, is_workspace=True)
-        folders = [workspace, CountedFolder(launch.folders.sockets, FILES_BYTES)]
-        if launch.folders.branches is not None:
-            folders.append(CountedFolder(launch.folders.branches, has_workspaces=True))
-        watched = Watched(
-            launch.limits, tuple(folders), process, child.kill, workspaces=lambda: self.workspaces
-        )
-        disks.add(watched)
-        child.exited.add_done_callback(lambda _: disks.discard(watched))
-        self._watched = watched
-
-    async def files_given(self) -> None:
-        if self._disks is not None and self._watched is not None:
-            await self._disks.files_given(self._watched)
 
     async def make_names(self, folder: str, forked: int) -> Names | None:
         child = self._child

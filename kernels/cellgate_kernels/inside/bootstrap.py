@@ -14,6 +14,7 @@ if __name__ == "__main__":
     keeper.begin()
 
 import atexit
+import codecs
 import json
 import linecache
 import os
@@ -76,6 +77,7 @@ KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 PLUMBING = set()  # the code of functions that errors are shown without
 PROGRAMS = set()  # that of those that run programs of cells, and raise their errors
+PIPED_BYTES = 64 * 1024
 SURROGATE = re.compile("[\ud800-\udfff]")
 INSTALLER = re.compile(r"\b(?:pip[0-9.]*|uv)\b")
 INSTALLS = re.compile(r"\b(?:install|download|add|sync)\b")
@@ -431,7 +433,7 @@ def commands_end_the_cell(shell):
     from IPython.core import interactiveshell  # noqa: PLC0415
 
     def run(command, system=zmqshell.system):
-        status = interruptible(system, command)
+        status = interruptible(system if has_terminals() else through_pipe, command)
         if status:
             say_why_not_installed(command)
         return status
@@ -442,6 +444,31 @@ def commands_end_the_cell(shell):
             setattr(interactiveshell, name, partial(interruptible, known))
     for method in (type(shell).system, type(shell).getoutput):
         PLUMBING.add(method.__code__)
+
+
+def has_terminals():
+    """Return whether this process may make a terminal, in which IPython runs commands."""
+    try:
+        os.close(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def through_pipe(command):
+    """Run a command without a terminal, print its output as it comes, and return its code as IPython does."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    words = ["/bin/sh", "-c", command]
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as program:
+        try:
+            while part := os.read(program.stdout.fileno(), PIPED_BYTES):
+                print(decode(part), end="", flush=True)
+        except BaseException:
+            program.kill()
+            raise
+    return program.returncode
 
 
 def interruptible(function, command):

@@ -110,7 +110,7 @@ class IsolationBackend(KernelProvisionerBase):
     """
 
     isolation: str = "none"
-    """``none``, ``sandbox``, ``container`` or ``gvisor``."""
+    """``none``, ``landlock``, ``sandbox``, ``container`` or ``gvisor``."""
 
     adoptable: bool = False
     """Whether the kernel can outlive this program, and another can take it over."""

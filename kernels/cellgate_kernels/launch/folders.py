@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -114,6 +115,23 @@ class LaunchFolders:
         """The folders that the gateway removes: the runtime folder, and the workspace if it was made here."""
         own = [self.runtime] if self.elsewhere is None else [self.runtime, self.elsewhere]
         return (*own, self.workspace) if self.owns_workspace else tuple(own)
+
+
+def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
+    """Give a root gateway's folders to the kernel's user. Links in workspaces are not followed.
+
+    Files beyond the limits of a walk keep their owner, an earlier kernel's user. Raises OSError.
+    """
+    for path in (folders.sockets, folders.connection_file):
+        os.chown(path, *user, follow_symlinks=False)
+    for folder in filter(None, (folders.workspace, folders.branches)):
+        os.chown(folder, *user, follow_symlinks=False)
+        walk = trees.Walk(folder)
+        for entry in walk:
+            with suppress(FileNotFoundError):
+                os.chown(entry.name, *user, dir_fd=entry.folder, follow_symlinks=False)
+        if walk.hindered is not None:
+            raise walk.hindered
 
 
 async def remove_tree(folder: Path) -> None:

@@ -41,7 +41,9 @@ class KernelspecCatalog(KernelSpecManager):
     """Kernelspecs by name, each with the provisioner of `backend`."""
 
     backend = Enum(
-        ["sandbox", "process", "docker"], "sandbox", help="The isolation backend that kernels run under."
+        ["sandbox", "landlock", "process", "docker"],
+        "sandbox",
+        help="The isolation backend that kernels run under.",
     ).tag(config=True)
     provisioner_config = Dict(help="The provisioner's configuration; a kernelspec's own comes before it.")
     ensure_native_kernel = Bool(False, help="Never offer the interpreter that runs the gateway.")

@@ -14,6 +14,11 @@ a call that no list names. Calls are allowed by their arguments in these cases:
 - leases and delegations of files: the system makes every process wait that opens or removes such a file, the
   gateway too, for 45 seconds each.
 
+A kernel that shares the system's namespaces with others (``backends.landlock``) may neither connect to a
+socket nor send to one that has a name, so it has no network and reaches none of the other kernels' channels.
+It may not use System V's or POSIX's queues, semaphores and memory, which are told apart by the user alone,
+change another process's limits or priority, or watch folders that it can't read.
+
 A refused call fails with EPERM. fallocate and calls for extended attributes fail with EOPNOTSUPP, as on file
 systems without support. Calls unknown to this list fail with ENOSYS, as on an older system, so that programs
 use older calls. Landlock's calls fail with ENOSYS too: a rule keeps the files that it names, also deleted
@@ -121,6 +126,31 @@ ONE_OF: Mapping[str, tuple[int, Sequence[int]]] = {
 }
 """The calls with a checked argument: its index, and the allowed values."""
 
+REACHES_OTHERS = (
+    *("connect", "inotify_add_watch", "truncate", "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv"),
+    *("msgsnd", "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget"),
+)
+"""The calls that reach other processes' objects where the system's namespaces are shared. Landlock before
+its version 3 does not hold truncate(2)."""
+
+OWN_ALONE: Mapping[str, tuple[int, ...]] = {
+    "prlimit64": (0,),
+    "sched_setaffinity": (0,),
+    "sched_setattr": (0,),
+    "sched_setparam": (0,),
+    "sched_setscheduler": (0,),
+    "setpriority": (0, 0),
+    "ioprio_set": (1, 0),
+}
+"""The calls that change a process, with the first arguments that name the caller itself."""
+
+SHARED_CALLS = frozenset({*SOCKET_CALLS, *OWN_ALONE})
+"""The calls that are decided otherwise where the system's namespaces are shared."""
+
+NOT_A_STREAM = 0xE
+"""The bits of a socket's type, the second argument, of which SOCK_STREAM has none: a socket of another type
+sends to any name without connect(2)."""
+
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of linux/audit.h
 
 # An instruction, with labels instead of distances to jump to if true and if false. None is the next one.
@@ -128,21 +158,29 @@ _Step = tuple[int, int, str | None, str | None]
 
 
 @cache
-def sandbox_filter(machine: str, *, branches: bool = False, root: bool = False) -> bytes | None:
+def sandbox_filter(
+    machine: str, *, branches: bool = False, root: bool = False, shared: bool = False
+) -> bytes | None:
     """Return the filter for an architecture of ``uname -m``, or None if its numbers are not known.
 
-    `branches`: for a kernel that can be branched. `root`: its files on the host are root's.
+    `branches`: for a kernel that can be branched. `root`: its files on the host are root's. `shared`: it
+    shares the system's namespaces with other kernels.
     """
     if machine not in _AUDIT:
         return None
     numbers = allowed_calls()[machine]
     if not branches:
         del numbers["setns"]
+    if shared:
+        for name in REACHES_OTHERS:
+            del numbers[name]
     not_there = ATTRIBUTE_CALLS if branches and root else ()
     by_arguments = {"clone", "close_range", "fallocate", "fcntl", "personality", "setns"}
     checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, *by_arguments, *not_there}
+    if shared:
+        checked |= set(OWN_ALONE)
     blocks = [_preamble(_AUDIT[machine])]
-    blocks += [_checked(name, numbers[name]) for name in sorted(checked) if name in numbers]
+    blocks += [_checked(name, numbers[name], shared=shared) for name in sorted(checked) if name in numbers]
     plain = sorted(number for name, number in numbers.items() if name not in checked)
     blocks += [_range(first, last) for first, last in _ranges(plain)]
     blocks.append(_rest())
@@ -162,14 +200,14 @@ def _preamble(audit: int) -> Iterator[_Step | str]:
     yield "next block"
 
 
-def _checked(name: str, number: int) -> Iterator[_Step | str]:
+def _checked(name: str, number: int, *, shared: bool) -> Iterator[_Step | str]:
     yield (_IF_EQUAL, number, None, "next block")
     if name in UNKNOWN_CALLS:
         yield _refuse(errno.ENOSYS)
     elif name in ATTRIBUTE_CALLS:
         yield _refuse(errno.EOPNOTSUPP)
     else:
-        yield from _check(name)
+        yield from _check_shared(name) if shared and name in SHARED_CALLS else _check(name)
         yield "deny"
         yield _refuse(errno.EOPNOTSUPP if name == "fallocate" else errno.EPERM)
         yield "family"
@@ -256,6 +294,22 @@ def _check(name: str) -> Iterator[_Step]:
         mode = MODE_CALLS[name]
     yield _load_argument(mode)
     yield (_IF_ANY_BIT, SET_ID, "deny", "allow")
+
+
+def _check_shared(name: str) -> Iterator[_Step]:
+    """Decide on a call where the system's namespaces are shared, by its arguments."""
+    if name in SOCKET_CALLS:
+        yield _load_argument(0)
+        yield (_IF_EQUAL, socket.AF_UNIX, None, "family")
+        yield _load_argument(1)
+        yield (_IF_ANY_BIT, NOT_A_STREAM, "deny", "allow")
+        return
+    *first, last = OWN_ALONE[name]
+    for index, value in enumerate(first):
+        yield _load_argument(index)
+        yield (_IF_EQUAL, value, None, "deny")
+    yield _load_argument(len(first))
+    yield (_IF_EQUAL, last, "allow", "deny")
 
 
 def _load_argument(index: int) -> _Step:

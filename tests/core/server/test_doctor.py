@@ -257,19 +257,25 @@ CONTAINERS = [Diagnosis("container engine", Grade.OK, ""), Diagnosis("kernel ima
 
 
 @pytest.mark.parametrize(
-    ("kernelspecs", "sandbox", "engine", "outcome", "word"),
+    ("kernelspecs", "sandbox", "landlock", "engine", "outcome", "word"),
     [
-        (NO, NO, CONTAINERS, Grade.OK, "container"),
-        (YES, YES, [], Grade.OK, "sandbox"),
-        (YES, YES, CONTAINERS[:1], Grade.OK, "sandbox"),
-        (YES, NO, [], Grade.PROBLEM, "none"),
-        (NO, YES, CONTAINERS[:1], Grade.PROBLEM, "no kernels"),
+        (NO, NO, NO, CONTAINERS, Grade.OK, "container"),
+        (YES, YES, YES, [], Grade.OK, "sandbox"),
+        (YES, YES, NO, CONTAINERS[:1], Grade.OK, "sandbox"),
+        (YES, NO, YES, [], Grade.NOTE, "landlock, which is less than a sandbox: "),
+        (YES, NO, NO, [], Grade.PROBLEM, "none"),
+        (NO, YES, YES, CONTAINERS[:1], Grade.PROBLEM, "no kernels"),
     ],
 )
 def test_the_isolation_is_that_which_serve_would_take(
-    kernelspecs: Diagnosis, sandbox: Diagnosis, engine: list[Diagnosis], outcome: Grade, word: str
+    kernelspecs: Diagnosis,
+    sandbox: Diagnosis,
+    landlock: Diagnosis,
+    engine: list[Diagnosis],
+    outcome: Grade,
+    word: str,
 ) -> None:
-    finding = judge_isolation(kernelspecs, sandbox, engine)
+    finding = judge_isolation(kernelspecs, sandbox, landlock, engine)
     assert finding.outcome is outcome
     assert word in finding.found
 

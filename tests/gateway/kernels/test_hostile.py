@@ -102,8 +102,11 @@ attack("read a block device", read, "/dev/vda")
 attack("read physical memory", read, "/dev/mem")
 attack("reboot", call, "reboot", 0x1234567)
 os.mkfifo("fifo")
-outcome["rights"] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")]
-outcome["interfaces"] = [name for _, name in socket.if_nameindex()]
+def rights():
+    return [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")]
+
+attack("rights", rights)
+attack("interfaces", lambda: [name for _, name in socket.if_nameindex()])
 print(json.dumps(outcome))
 """
 
@@ -196,8 +199,8 @@ def test_nothing_of_the_gateway_is_in_sight(outcome: dict[str, Any]) -> None:
 
 
 def test_there_are_no_rights_and_no_network(outcome: dict[str, Any]) -> None:
-    assert outcome["rights"] == ["0" * 16]
-    assert outcome["interfaces"] == ["lo"]
+    assert outcome["rights"] == str(["0" * 16])
+    assert outcome["interfaces"] == "['lo']"
 
 
 @pytest.fixture(params=["sandbox", FORK])

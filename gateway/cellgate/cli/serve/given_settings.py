@@ -35,9 +35,9 @@ class GivenSettings:
     no_auth: bool = option(False, "Ask for no token; on loopback addresses only.")
     backend: str = option(
         "auto",
-        "What isolates kernels: docker (containers), sandbox (bubblewrap), process (nothing), or auto: the "
-        "best that works.",
-        among=("auto", "docker", "sandbox", "process"),
+        "What isolates kernels: docker (containers), sandbox (bubblewrap), landlock (less, without "
+        "namespaces), process (nothing), or auto: the best that works.",
+        among=("auto", "docker", "sandbox", "landlock", "process"),
         metavar="NAME",
     )
     allow_unsandboxed: bool = option(

@@ -154,12 +154,12 @@ class ServeApp(IdentityOptions, PackageOptions):
         try:
             backend = asyncio.run(self._choose_backend())
             if backend.container is None and not self.trait_values()["kernel_dirs"]:
-                set_up_first()
+                # The reader of the log reads lines of JSON alone.
+                set_up_first(logger.info if self.given.log_json else None)
             code = asyncio.run(self._serve(handler, backend))
         except CellgateError as error:
             if not self.given.log_json:
                 raise
-            # The reader of the log reads lines of JSON alone.
             logger.critical("The gateway can't serve: %s", error.message, extra={"reason": error.reason})
             code = 2 if isinstance(error, InvalidInput) else 1
         raise SystemExit(code)
@@ -349,6 +349,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             self,
             backend=backend.name,
             isolation=backend.isolation,
+            gaps=backend.gaps,
             container=backend.container,
         )
         # A fork has little to do besides.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from traitlets import Enum, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
+from cellgate_kernels.backends.landlock import LandlockProvisioner
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, in_words, near_file
 from cellgate_kernels.base.prefix import own_prefix
@@ -100,8 +102,8 @@ def _chosen(prefix: Path) -> Path:
     return before or ListedEnvironment.STANDARD.lock
 
 
-def set_up_first() -> None:
-    """Create environment and kernelspecs unless there are kernelspecs.
+def set_up_first(tell: Callable[[str], None] | None = None) -> None:
+    """Create environment and kernelspecs unless there are kernelspecs. `tell`: see `set_up`.
 
     In a folder that several copies of one version share, as by ``uvx``, those of another copy are renewed.
     Raises as `set_up`, and UsageError if the list of packages is gone that was chosen before.
@@ -114,20 +116,22 @@ def set_up_first() -> None:
         return
     requirements = _chosen(prefix)
     if not (has_own and is_up_to_date(prefix, requirements)):
-        set_up(prefix, requirements)
+        set_up(prefix, requirements, tell)
 
 
-def set_up(prefix: Path, requirements: Path) -> None:
+def set_up(prefix: Path, requirements: Path, tell: Callable[[str], None] | None = None) -> None:
     """Create environment and kernelspecs under `prefix`, and report on the isolation.
 
+    `tell`: takes each line of the report; without it, they are printed, with the progress of each step.
     Raises BackendUnavailable, with the end of uv's output, if the environment can't be created.
     """
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, quiet=tell is not None)
+    say = console.print if tell is None else tell
     chosen = environment_of(requirements)
     with console.status("") as status:
 
         def step(text: str) -> None:
-            console.print(f"{text} ...")
+            say(f"{text} ...")
             status.update(text)
 
         environment = create_environment(prefix, step, status.update, requirements=requirements)
@@ -137,13 +141,23 @@ def set_up(prefix: Path, requirements: Path) -> None:
         except OSError as error:
             raise BackendUnavailable(f"The kernelspecs can't be written: {in_words(error)}") from error
         AddedEnvironments(prefix, step, status.update).renew_start_up_files()
-    console.print(f"kernel environment  {environment}")
-    console.print(f"packages            {chosen or requirements}")
+    say(f"kernel environment  {environment}")
+    say(f"packages            {chosen or requirements}")
     for spec in specs:
-        console.print(f"kernelspec          {spec}")
+        say(f"kernelspec          {spec}")
+    say(f"isolation           {asyncio.run(_isolation())}")
+
+
+async def _isolation() -> str:
+    """Return what isolates kernels here without containers, and what would make that more."""
     try:
-        asyncio.run(SandboxProvisioner.check())
+        await SandboxProvisioner.check()
     except BackendUnavailable as error:
-        console.print(f"isolation           none yet: {error.message}")
+        why = error.message
     else:
-        console.print("isolation           sandbox: bubblewrap works")
+        return "sandbox: bubblewrap works"
+    try:
+        await LandlockProvisioner.check()
+    except BackendUnavailable:
+        return f"none yet: {why}"
+    return f"landlock, which is less than a sandbox. {why}"

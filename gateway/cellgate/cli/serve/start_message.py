@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +68,8 @@ class StartMessage:
             lines[-3:-3] = ["", f"  Other commands find it after:  {found}"]
         if backend.warning:
             lines[2:2] = ["", f"    WARNING: {backend.warning}"]
+        elif backend.gaps:
+            lines[2:2] = ["", "    Kernels are not in sandboxes. What that means:", *_listed(backend.gaps)]
         return "\n".join(lines)
 
     def _shown_token(self) -> str:
@@ -98,6 +102,11 @@ class StartMessage:
             program = str(called.relative_to(here) if called.is_relative_to(here) else called)
         where = [] if self.data == users_folder() else ["--data-dir", str(self.data)]
         return shlex.join([program, *words, *where])
+
+
+def _listed(sentences: Iterable[str]) -> Iterator[str]:
+    for each in sentences:
+        yield textwrap.fill(each, 100, initial_indent="    - ", subsequent_indent="      ")
 
 
 def _ports_line(gateway: RunningGateway) -> str | None:

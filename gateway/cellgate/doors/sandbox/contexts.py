@@ -211,8 +211,8 @@ class ContextMaking(SandboxDoorHandler):
     ) -> tuple[ExecutionRun, ExecuteBody]:
         """Submit a cell in a context, and return it as it runs and as it was asked for.
 
-        `language`: as the client names it. `env`: variables besides the sandbox's. `setup`: code that prepares
-        a Python kernel before its first cell. Raises what `Session.submit` does, and InvalidInput.
+        `language`: as the client names it. `env`: variables besides the sandbox's. `setup`: code that
+        prepares a Python kernel before its first cell. Raises what `Session.submit` does, and InvalidInput.
         """
         manager, sandboxes = self.services.sessions.manager, self.services.sessions.sandboxes
         is_python = context.language == Language.PYTHON

@@ -35,6 +35,11 @@ export function Operator() {
   return html`<div class="operator">
     <h1>Gateway</h1>
     ${info && html`<p class="operator-about">Cellgate ${info.version}, isolation: ${info.isolation}, doors: ${info.doors?.join(", ") || "none"}</p>`}
+    ${info?.isolation_gaps?.length > 0 &&
+    html`<section aria-label="What the isolation does not hold">
+      <p>Kernels are not in sandboxes (${info.isolation}). What that means:</p>
+      <ul>${info.isolation_gaps.map((/** @type {string} */ gap) => html`<li key=${gap}>${gap}</li>`)}</ul>
+    </section>`}
     ${problem && !isForbidden && html`<p class="operator-problem" role="status">The metrics could not be read: ${problem.message}</p>`}
     ${isForbidden
       ? html`<p>Your token may not read the gateway's metrics. An administrator's or an auditor's may.</p>`
