@@ -49,16 +49,17 @@ TEMPORARY: Final = "tmp"
 """The name of a kernel's folder for temporary files, in its home."""
 
 NOT_HELD: Final = (
-    "memory is limited for each process, not for a session; processors and numbers of processes are not",
+    "memory is limited for each process, not for a session, and processors are not",
     "programs can outlive the session that has started them, if they mean to",
-    "who guesses the name of another session's shared memory can use it",
+    "who guesses the name of another session's shared memory can use it, and it stays when a session ends",
     "there is no network, not even to the session's own programs, no /tmp, and no terminals",
     "kernels are Python's alone",
     "sessions can't be branched, undone or let sleep",
 )
 """What this level does not hold, or does not have, of what a sandbox does."""
-MODES_NOT_HELD: Final = (
-    "code can change modes and times of files of the gateway's own user, if it knows their paths"
+USER_NOT_HELD: Final = (
+    "code can change modes and times of files of the gateway's own user, if it knows their paths",
+    "numbers of processes are not limited",
 )
 SIGNALS_NOT_HELD: Final = (
     "code can end other sessions' kernels, and the gateway: Linux 6.12 would prevent that"
@@ -78,7 +79,7 @@ def not_held() -> tuple[str, ...]:
     if os.geteuid() == 0:
         return NOT_HELD
     signals = () if landlock_version() >= SIGNALS else (SIGNALS_NOT_HELD,)
-    return (*signals, MODES_NOT_HELD, *NOT_HELD)
+    return (*signals, *USER_NOT_HELD, *NOT_HELD)
 
 
 class LandlockProvisioner(WatchedProvisioner, ProcessProvisioner):
@@ -180,18 +181,20 @@ def _spawn(launch: Launch, readable: Sequence[str], python: str, uid: int | None
     # As `ProcessProvisioner` does.
     env = dict(launch.env) | {"JPY_PARENT_PID": str(os.getpid())}
     user = [] if uid is None else [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-    if uid is not None:
+    own = uid is not None
+    if own:
         user += [f"--{kind}={ROOTS_OWN}" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
     with SandboxFiles() as files:
-        descriptor = files.add(landlock_walls(landlock_version(), launch.folders, readable) + program)
+        walls = landlock_walls(landlock_version(), launch.folders, readable, env)
+        descriptor = files.add(walls + program)
         return Child(
             [
-                *rlimit_arguments(launch.limits, processes=False, reserved=reserved),
+                *rlimit_arguments(launch.limits, processes=own, reserved=reserved, own_user=own),
                 *[find_program("setpriv", "util-linux"), *user, "--pdeathsig", "KILL", "--"],
                 *[python, "-IS", str(INSIDE / "landlock.py"), str(descriptor)],
                 *launch.argv,
             ],
-            env=env,
+            env={},
             cwd=launch.folders.workspace,
             pass_fds=files.descriptors,
         )

@@ -51,7 +51,8 @@ def main():
     called(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     restrict(walls)
     refuse_calls(instructions)
-    os.execv(argv[0], argv)  # noqa: S606 - as the launch's own argument list
+    # Only now the variables that a client may have chosen: some would have run code before the walls were up.
+    os.execve(argv[0], argv, walls["env"])  # noqa: S606 - as the launch's own argument list
 
 
 def restrict(walls):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,11 @@ _SINCE: Final = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL))
 _HAVE_NETWORK: Final = 4
 
 _ETC: Final = ("passwd", "group", "hosts", "os-release")
-_PROC: Final = ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version")
+_PROC: Final = (
+    *("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "uptime", "version"),
+    *("sys/kernel/osrelease", "sys/kernel/pid_max", "sys/kernel/random", "sys/kernel/threads-max"),
+    *("sys/vm/max_map_count", "sys/vm/overcommit_memory"),
+)
 """What kernels read below /proc. They read nothing there of processes, not even of their own: a rule for one
 process would not hold for those that it starts, and a rule for all would show their arguments."""
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where the system has it
@@ -55,10 +59,13 @@ def landlock_version() -> int:
     return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _ASKS_VERSION)))
 
 
-def landlock_walls(version: int, folders: LaunchFolders, readable: Sequence[str]) -> bytes:
-    """Return a kernel's walls as a line for ``inside/landlock.py``. `readable`: what its interpreter needs.
+def landlock_walls(
+    version: int, folders: LaunchFolders, readable: Sequence[str], env: Mapping[str, str]
+) -> bytes:
+    """Return a kernel's walls, and its variables, as a line for ``inside/landlock.py``.
 
-    Named shared memory can be used by whoever knows its name, but not listed.
+    `readable`: what its interpreter needs. Named shared memory can be used by whoever knows its name, but not
+    listed.
     """
     handled = _ALL
     for since, right in _SINCE:
@@ -71,6 +78,7 @@ def landlock_walls(version: int, folders: LaunchFolders, readable: Sequence[str]
         "scoped": _SCOPES if version >= SIGNALS else 0,
         "size": size,
         "of_files": _OF_FILES,
+        "env": dict(env),
         "rules": [[path, access & handled] for path, access in _rules(folders, readable)],
     }
     return json.dumps(walls).encode() + b"\n"
@@ -86,7 +94,6 @@ def _rules(folders: LaunchFolders, readable: Sequence[str]) -> Iterator[tuple[st
         yield f"/etc/{name}", _READ
     for name in _PROC:
         yield f"/proc/{name}", _READ | _LIST
-    yield "/sys", _READ | _LIST
     for name in DEVICES:
         yield f"/dev/{name}", _READ | _WRITE | _IOCTL
     yield _SHARED_MEMORY, _CHANGES & ~_LIST

@@ -190,6 +190,16 @@ async def test_others_files_processes_and_objects_are_out_of_reach(
     assert await victim.print("print('alive')") == "alive\n"
 
 
+async def test_a_clients_variables_change_nothing_before_the_walls_are_up(
+    start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    """Such as those by which the loader of programs loads a library first, or writes files, as here."""
+    variables = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "seen")}
+    kernel = await start_kernel(extra_env=variables)
+    assert await kernel.print("import os; print(os.environ['LD_DEBUG'])") == "files\n"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("seen")] == []
+
+
 async def test_a_full_home_ends_the_kernel(start_kernel: StartKernel) -> None:
     """Temporary files are no way around the limit of disk space."""
     kernel = await start_kernel(limits=ResourceLimits(disk=16 * MIB))
