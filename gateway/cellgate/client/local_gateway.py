@@ -52,8 +52,8 @@ class LocalGateway:
 
     As a context manager it is a client: a `SyncGateway` with ``with``, a `Gateway` with ``async with``. The
     gateway serves only this machine, with a token that only this program has. Kernels run in sandboxes where
-    bubblewrap works; if there is no isolation, a `RuntimeWarning` says so. It ends with the block, and with
-    the program in any case, even one that is killed.
+    bubblewrap works; if there is less isolation, or none, a `RuntimeWarning` says so. It ends with the block,
+    and with the program in any case, even one that is killed.
 
     `options`: options of ``cellgate serve``, such as ``["--allow-package", "polars"]``; settings of the
     environment and of configuration files don't count. `data_dir`: the folder of its record; by default a
@@ -84,8 +84,12 @@ class LocalGateway:
                 self._close()
                 self._server = _Server.start(self._options, self._data_dir)
                 self._client = Gateway.sync(self._server.url, self._server.token)
-                if self._client.info().isolation == "none":
+                info = self._client.info()
+                if info.isolation == "none":
                     warnings.warn(_NOT_ISOLATED, RuntimeWarning, stacklevel=2)
+                elif info.isolation_gaps:
+                    gaps = "; ".join(info.isolation_gaps)
+                    warnings.warn(f"Kernels are not in sandboxes: {gaps}", RuntimeWarning, stacklevel=2)
             return self._client
 
     async def connect(self) -> Gateway:

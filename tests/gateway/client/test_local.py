@@ -229,11 +229,15 @@ def test_what_does_not_start_says_why(temporary: Path) -> None:
     assert refused.value.reason == "not_started"
 
 
-def test_no_isolation_is_said(temporary: Path) -> None:
-    with (
-        pytest.warns(RuntimeWarning, match="code can read and change all your files"),
-        LocalGateway(["--backend", "process"]) as gateway,
-    ):
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("process", "code can read and change all your files"),
+        ("landlock", "not in sandboxes: .*memory is limited for each process"),
+    ],
+)
+def test_less_isolation_is_said(temporary: Path, backend: str, words: str) -> None:
+    with pytest.warns(RuntimeWarning, match=words), LocalGateway(["--backend", backend]) as gateway:
         assert gateway.execute_once("2").text == "2"
 
 
