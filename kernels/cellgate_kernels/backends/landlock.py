@@ -53,6 +53,7 @@ NOT_HELD: Final = (
     "programs can outlive the session that has started them, if they mean to",
     "who guesses the name of another session's shared memory can use it, and it stays when a session ends",
     "there is no network, not even to the session's own programs, no /tmp, and no terminals",
+    "what looks at processes fails, such as psutil, and joblib's workers, which use it",
     "kernels are Python's alone",
     "sessions can't be branched, undone or let sleep",
 )
@@ -184,6 +185,8 @@ def _spawn(launch: Launch, readable: Sequence[str], python: str, uid: int | None
     own = uid is not None
     if own:
         user += [f"--{kind}={ROOTS_OWN}" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
+        # For access(2), which would otherwise answer as if there were no capability.
+        user.append("--securebits=+no_setuid_fixup")
     with SandboxFiles() as files:
         walls = landlock_walls(landlock_version(), launch.folders, readable, env)
         descriptor = files.add(walls + program)

@@ -123,12 +123,13 @@ def main(kernel_class=None):
         input_says_how(app.kernel)
         for reserve in (app.reserve_of_messages, app.reserve):
             app.shell.events.register("pre_execute", reserve.hold)
-        unnamed = beside(here, "unnamed").Unnamed
-        held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
-        pages = beside(here, "pages").WrittenPages()
-        enter = beside(here, "names").enter_offered
-        helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
-        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
+        if sees_itself():
+            unnamed = beside(here, "unnamed").Unnamed
+            held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
+            pages = beside(here, "pages").WrittenPages()
+            enter = beside(here, "names").enter_offered
+            helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
+            app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
         columns = beside(here, "columns")
         beside(here, "rows").RowPages(app, columns).serve()
         beside(here, "variables").Variables(app, columns.openers).serve()
@@ -141,10 +142,19 @@ def main(kernel_class=None):
             os.write(log, f"{PRELOAD}: importing {name} failed: {type(error).__name__}: {error}\n".encode())
             os._exit(1)
     os.close(log)
-    if kernel_class is None:
+    if kernel_class is None and app.kernel.branching is not None:
         app.kernel.branching.run()
     else:
         app.start()
+
+
+def sees_itself():
+    """Return whether the system shows this process its own open files, without which it can't be branched."""
+    try:
+        os.listdir("/proc/self/fd")  # noqa: PTH208
+    except OSError:
+        return False
+    return True
 
 
 def fork_kernels(zygote, orders, here):

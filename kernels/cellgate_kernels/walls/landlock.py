@@ -49,6 +49,8 @@ _PROC: Final = (
 )
 """What kernels read below /proc. They read nothing there of processes, not even of their own: a rule for one
 process would not hold for those that it starts, and a rule for all would show their arguments."""
+_SYS: Final = ("devices/system", "fs/cgroup")
+"""Where libraries look how many processors there are."""
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where the system has it
 
 
@@ -94,6 +96,8 @@ def _rules(folders: LaunchFolders, readable: Sequence[str]) -> Iterator[tuple[st
         yield f"/etc/{name}", _READ
     for name in _PROC:
         yield f"/proc/{name}", _READ | _LIST
+    for name in _SYS:
+        yield f"/sys/{name}", _READ | _LIST
     for name in DEVICES:
         yield f"/dev/{name}", _READ | _WRITE | _IOCTL
     yield _SHARED_MEMORY, _CHANGES & ~_LIST

@@ -144,6 +144,10 @@ OWN_ALONE: Mapping[str, tuple[int, ...]] = {
 }
 """The calls that change a process, with the first arguments that name the caller itself."""
 
+BY_ZEROMQ = "sched_setscheduler"
+"""The call that succeeds without an effect for another thread: ZeroMQ sets each new one's to what it has, and
+ends the process if it may not."""
+
 SHARED_CALLS = frozenset({*SOCKET_CALLS, *OWN_ALONE})
 """The calls that are decided otherwise where the system's namespaces are shared."""
 
@@ -296,11 +300,15 @@ def _check(name: str) -> Iterator[_Step]:
     yield (_IF_ANY_BIT, SET_ID, "deny", "allow")
 
 
-def _check_shared(name: str) -> Iterator[_Step]:
+def _check_shared(name: str) -> Iterator[_Step | str]:
     """Decide on a call where the system's namespaces are shared, by its arguments."""
     if name in SOCKET_CALLS:
         yield _load_argument(0)
-        yield (_IF_EQUAL, socket.AF_UNIX, None, "family")
+        yield (_IF_EQUAL, socket.AF_UNIX, "kind", None)
+        yield (_IF_EQUAL, socket.AF_NETLINK, None, "family")
+        yield _load_argument(2)
+        yield (_IF_EQUAL, NETLINK_PROTOCOL, "allow", "family")
+        yield "kind"
         yield _load_argument(1)
         yield (_IF_ANY_BIT, NOT_A_STREAM, "deny", "allow")
         return
@@ -309,7 +317,9 @@ def _check_shared(name: str) -> Iterator[_Step]:
         yield _load_argument(index)
         yield (_IF_EQUAL, value, None, "deny")
     yield _load_argument(len(first))
-    yield (_IF_EQUAL, last, "allow", "deny")
+    yield (_IF_EQUAL, last, "allow", None)
+    if name == BY_ZEROMQ:
+        yield _refuse(0)
 
 
 def _load_argument(index: int) -> _Step:

@@ -65,7 +65,6 @@ def test_nothing_of_the_gateway_is_in_sight(outcome: dict[str, Any]) -> None:
 WORKS = """
 import asyncio, concurrent.futures, multiprocessing, pathlib, shutil, sqlite3, subprocess, tempfile, threading
 import matplotlib.pyplot as plt, numpy, pandas
-from joblib import Parallel, delayed
 
 pandas.DataFrame({"a": [1, 2]}).to_csv("a.csv")
 shutil.copy2("a.csv", "b.csv")
@@ -80,7 +79,6 @@ with multiprocessing.Pool(2) as pool:
     assert pool.map(abs, [-1, -2]) == [1, 2]
 with concurrent.futures.ProcessPoolExecutor(2) as pool:
     assert list(pool.map(abs, [-3])) == [3]
-assert Parallel(n_jobs=2)(delayed(abs)(each) for each in [-4, -5]) == [4, 5]
 assert numpy.ones((300, 300)).sum() == 90000
 async def nothing():
     await asyncio.sleep(0)
@@ -132,6 +130,9 @@ def datagram(path):
 def by_a_pair(path):
     socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b"x", path)
 
+def quietly(words):
+    return subprocess.check_output(words, stderr=subprocess.DEVNULL)
+
 def replace_socket(path):
     os.rename(path, path + "-away")
 
@@ -142,7 +143,6 @@ attack("slow the gateway down", os.setpriority, os.PRIO_PROCESS, GATEWAY, 19)
 attack("slow all of the user's down", os.setpriority, os.PRIO_USER, 0, 19)
 attack("bind the gateway to a processor", os.sched_setaffinity, GATEWAY, {0})
 attack("end the gateway", os.kill, GATEWAY, signal.SIGTERM)
-attack("end all", os.kill, -1, signal.SIGTERM)
 attack("send a datagram", datagram, DATAGRAMS)
 attack("send one by a pair", by_a_pair, DATAGRAMS)
 attack("watch a folder", call, "inotify_add_watch", libc.inotify_init(), FOLDER.encode(), 0x100)
@@ -158,7 +158,7 @@ attack("move a socket of another kernel", replace_socket, OTHER_SOCKET)
 attack("make a file in /tmp", open, "/tmp/x", "w")
 attack("make a terminal", os.openpty)
 attack("write to the gateway's terminals", os.listdir, "/dev/pts")
-attack("read as a program does", subprocess.check_output, ["cat", SECRET_FILE])
+attack("read as a program does", quietly, ["cat", SECRET_FILE])
 attack("read by an old table", lambda: open(f"/proc/self/root{SECRET_FILE}").read())
 print(json.dumps(outcome))
 """
@@ -184,7 +184,7 @@ async def test_others_files_processes_and_objects_are_out_of_reach(
         receiver.setblocking(False)
         with pytest.raises(BlockingIOError):
             receiver.recv(1)
-    assert len(outcome) == 25
+    assert len(outcome) == 24
     assert {name: told for name, told in outcome.items() if not told.isidentifier() or told == "None"} == {}
     assert secret.read_text() == SECRET
     assert await victim.print("print('alive')") == "alive\n"
