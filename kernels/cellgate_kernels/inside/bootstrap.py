@@ -123,13 +123,7 @@ def main(kernel_class=None):
         input_says_how(app.kernel)
         for reserve in (app.reserve_of_messages, app.reserve):
             app.shell.events.register("pre_execute", reserve.hold)
-        if sees_itself():
-            unnamed = beside(here, "unnamed").Unnamed
-            held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
-            pages = beside(here, "pages").WrittenPages()
-            enter = beside(here, "names").enter_offered
-            helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
-            app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
+        app.kernel.branching = branching(app, here)
         columns = beside(here, "columns")
         beside(here, "rows").RowPages(app, columns).serve()
         beside(here, "variables").Variables(app, columns.openers).serve()
@@ -148,13 +142,18 @@ def main(kernel_class=None):
         app.start()
 
 
-def sees_itself():
-    """Return whether the system shows this process its own open files, without which it can't be branched."""
+def branching(app, here):
+    """Return what forks the kernel; None where the system does not show a process its own open files."""
     try:
         os.listdir("/proc/self/fd")  # noqa: PTH208
     except OSError:
-        return False
-    return True
+        return None
+    unnamed = beside(here, "unnamed").Unnamed
+    held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
+    pages = beside(here, "pages").WrittenPages()
+    enter = beside(here, "names").enter_offered
+    helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
+    return beside(here, "branch").Branching(app, Spool, held, *helpers)
 
 
 def fork_kernels(zygote, orders, here):

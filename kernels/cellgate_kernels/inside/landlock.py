@@ -36,7 +36,7 @@ class PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-class Program(ctypes.Structure):
+class FilterProgram(ctypes.Structure):
     """sock_fprog of linux/filter.h."""
 
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
@@ -75,7 +75,7 @@ def restrict(walls):
 def refuse_calls(instructions):
     """Let the system refuse calls by a filter; without instructions nothing is refused."""
     if instructions:
-        program = Program(len(instructions) // INSTRUCTION_BYTES, instructions)
+        program = FilterProgram(len(instructions) // INSTRUCTION_BYTES, instructions)
         called(LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0))
 
 

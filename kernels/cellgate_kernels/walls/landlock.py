@@ -14,7 +14,6 @@ import ctypes
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from cellgate_kernels.launch.folders import LaunchFolders
@@ -87,23 +86,15 @@ def landlock_walls(
 
 
 def _rules(folders: LaunchFolders, readable: Sequence[str]) -> Iterator[tuple[str, int]]:
-    for step in system_part(readable):
-        if isinstance(step, Bind):
-            yield step.source, _READS
-    for path in readable:
-        yield path, _READS
-    for name in _ETC:
-        yield f"/etc/{name}", _READ
-    for name in _PROC:
-        yield f"/proc/{name}", _READ | _LIST
-    for name in _SYS:
-        yield f"/sys/{name}", _READ | _LIST
-    for name in DEVICES:
-        yield f"/dev/{name}", _READ | _WRITE | _IOCTL
+    """Yield paths, each with the rights of a kernel to it and to all below."""
+    system = [step.source for step in system_part(readable) if isinstance(step, Bind)]
+    packages = [] if folders.packages is None else [str(folders.packages)]
+    own = [str(each) for each in (folders.workspace, folders.sockets, folders.home, folders.branches) if each]
+    told = [str(folders.connection_file), *(f"/etc/{name}" for name in _ETC)]
+    looked_at = [f"/proc/{name}" for name in _PROC] + [f"/sys/{name}" for name in _SYS]
+    yield from ((path, _READS) for path in (*system, *readable, *packages))
+    yield from ((path, _READ) for path in told)
+    yield from ((path, _READ | _LIST) for path in looked_at)
+    yield from ((f"/dev/{name}", _READ | _WRITE | _IOCTL) for name in DEVICES)
     yield _SHARED_MEMORY, _CHANGES & ~_LIST
-    yield str(folders.connection_file), _READ
-    for changed in (folders.workspace, folders.sockets, folders.home, folders.branches):
-        if changed is not None:
-            yield str(changed), _CHANGES
-    if folders.packages is not None:
-        yield str(Path(folders.packages)), _READS
+    yield from ((path, _CHANGES) for path in own)

@@ -107,7 +107,7 @@ class E2bFilesHandler(SandboxHandler, SandboxDownload, SandboxUpload):
             self._form.end()
         elif not self.staged and self._parts is not None:
             self.staged[0] = Staged(self._parts, self.new_upload())
-        if await self.put():
+        if await self.put_all():
             self.answer([{"name": posixpath.basename(p), "path": p, "type": "file"} for p in self._paths])
 
     @requires(Permission.FILES)

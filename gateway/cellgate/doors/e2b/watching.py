@@ -56,7 +56,7 @@ class WatchingHandler(SandboxHandler):
 
     connect = True
 
-    def sandbox(self) -> Sandbox:
+    def watched(self) -> Sandbox:
         """Return what is known of the sandbox. Raises SandboxGone."""
         return self.services.sessions.sandboxes.of(self.session())
 
@@ -69,7 +69,7 @@ class WatchingHandler(SandboxHandler):
         name = secrets.token_hex(ID_BYTES)
         depth = MAX_DEPTH if asked.recursive else 1
         watch = FolderWatch(parse_home_path(asked.path), depth, tells_items=asked.include_entry)
-        sandbox = self.sandbox()
+        sandbox = self.watched()
         sandbox.begin_watch(name, watch)
         try:
             watch.begin(await self._look(watch))
@@ -109,7 +109,7 @@ class WatchingHandler(SandboxHandler):
         found = await files.look_into(self.owner, key, watch.parts, watch.depth)
         items = [item for item in found if not item.path.startswith(HIDDEN)]
         # The files of a session that has ended meanwhile have not changed, they are gone with it.
-        self.sandbox().check_watched(watch, len(items))
+        self.watched().check_watched(watch, len(items))
         return items
 
 
@@ -123,7 +123,7 @@ class WatchDirHandler(EnvelopesHandler, WatchingHandler):
         asked, timeout = decode(opened(self.raw_body()), WatchBody), self.timeout()
         self.set_head(Format.NDJSON)
         name = await self.begin(asked)
-        sandbox = self.sandbox()
+        sandbox = self.watched()
         try:
             await self._follow(sandbox.watch(name), timeout)
         except StreamClosedError:
@@ -174,7 +174,7 @@ class WatcherEventsHandler(WatchingHandler):
         """Tell what has changed since the last such call, or since the folder is watched."""
         self.session()
         body = await self.body(WatcherBody)
-        watch = self.sandbox().watch(body.watcher)
+        watch = self.watched().watch(body.watcher)
         found = await self.changes(watch)
         await self.answer_parts(await self.made(_events, watch, found))
 
@@ -187,7 +187,7 @@ class WatcherRemovalHandler(WatchingHandler):
         """Watch a folder no longer."""
         self.session()
         body = await self.body(WatcherBody)
-        sandbox = self.sandbox()
+        sandbox = self.watched()
         sandbox.watch(body.watcher)
         del sandbox.watches[body.watcher]
         self.answer({})

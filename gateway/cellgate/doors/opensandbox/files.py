@@ -123,7 +123,7 @@ class FilesUploadHandler(ExecdHandler, SandboxUpload):
         self._form.end()
         if len(self._metadata) != len(self.staged):
             raise InvalidInput("There is metadata without a file")
-        if await self.put() and self._modes:
+        if await self.put_all() and self._modes:
             await file(self.session(), self._modes)
 
 

@@ -14,6 +14,7 @@ from cellgate.execution.limits import check_seconds
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login
 from cellgate.sessions.session import Session
+from cellgate.wire.words import NetworkAccess
 from cellgate_kernels.base.errors import InvalidInput
 
 
@@ -83,7 +84,7 @@ class SandboxControl(SandboxDoorHandler):
         resume(self.sessions(sandbox))
 
 
-def network_of(services: Services, login: Login, *, wanted: bool) -> str:
+def network_of(services: Services, login: Login, *, wanted: bool) -> NetworkAccess:
     """Return a new sandbox's network: what the operator gives, if that is wanted."""
     reachable = services.sessions.terms.reachable(login.principal.name)
     return "allow" if wanted and reachable is not None else "none"

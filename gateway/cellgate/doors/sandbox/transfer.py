@@ -23,7 +23,7 @@ PROGRAMS: Final = frozenset({Permission.RUN})
 """What a token needs for files outside of the workspace."""
 
 
-class SandboxFiles(SandboxDoorHandler):
+class SandboxTransfer(SandboxDoorHandler):
     """A handler of the bytes of a sandbox's files."""
 
     def session(self) -> Session:
@@ -31,7 +31,7 @@ class SandboxFiles(SandboxDoorHandler):
         raise NotImplementedError
 
 
-class SandboxDownload(SandboxFiles, FileAnswers):
+class SandboxDownload(SandboxTransfer, FileAnswers):
     """A handler that answers with a file of a sandbox."""
 
     async def answer_path(self, path: str) -> None:
@@ -50,7 +50,7 @@ class SandboxDownload(SandboxFiles, FileAnswers):
             await self.answer_file(session.row.key, outside.parts)
 
 
-class SandboxUpload(SandboxFiles, UploadHandler):
+class SandboxUpload(SandboxTransfer, UploadHandler):
     """A handler whose body has files for a sandbox."""
 
     def initialize(self, services: Services) -> None:
@@ -77,7 +77,7 @@ class SandboxUpload(SandboxFiles, UploadHandler):
         self._outside.append(OutsideFile.at(there))
         return self._outside[-1].parts
 
-    async def put(self) -> bool:
+    async def put_all(self) -> bool:
         """Put all files in their places, and make missing folders; False if the client has gone meanwhile.
 
         Those in the workspace are placed all or none, before those elsewhere.
