@@ -13,7 +13,8 @@ gVisor answers system calls itself, so its profile only refuses what would give 
 a moment. It reads it if its runtime has ``--oci-seccomp``.
 
 A gateway that makes sandboxes within its container also makes namespaces and mounts. Its kernels have the
-filter of ``walls.seccomp`` besides, which refuses both.
+filter of ``walls.seccomp`` besides, which refuses both. Where the engine covers parts of /proc, so that no
+sandbox can be, the gateway puts its kernels behind Landlock, whose calls are therefore allowed to it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from cellgate_kernels.walls.seccomp import (
     FAMILIES,
     FREES_SPACE,
     HOLDS_FILE,
+    LANDLOCK_CALLS,
     MAKES_FILE,
     MODE_CALLS,
     NETLINK_PROTOCOL,
@@ -123,13 +125,16 @@ _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 @cache
 def engine_profile(*, names: bool = False) -> str:
     """Return the engine's ``seccomp=`` option. `names`: whether branches get names of their own."""
-    return _profile(_ERRNO, [*_rules(), *(_rules_for_names() if names else [_allow(["ioctl"])])])
+    unknown = _unknown(UNKNOWN_CALLS)
+    return _profile(_ERRNO, [*_rules(), unknown, *(_rules_for_names() if names else [_allow(["ioctl"])])])
 
 
 @cache
 def sandboxes_profile() -> str:
-    """Return the profile of a container in which a gateway without capabilities makes sandboxes."""
-    return _profile(_ERRNO, [*_rules(), _allow(["ioctl", *_SANDBOX_CALLS.split()])])
+    """Return the profile of a container in which a gateway without capabilities isolates its kernels."""
+    # The engine takes one answer for a call with the same arguments.
+    unknown = _unknown(name for name in UNKNOWN_CALLS if name not in LANDLOCK_CALLS)
+    return _profile(_ERRNO, [*_rules(), unknown, _allow(["ioctl", *_SANDBOX_CALLS.split(), *LANDLOCK_CALLS])])
 
 
 @cache
@@ -176,7 +181,11 @@ def _rules() -> Iterator[dict[str, Any]]:
         yield _allow([name], [_without(flags, MAKES_FILE)])
     yield _allow(["fallocate"], [_has(1, FREES_SPACE, of=FREES_SPACE)])
     yield _no_space_at_once()
-    yield {"names": list(UNKNOWN_CALLS), "action": _ERRNO, "errnoRet": errno.ENOSYS}
+
+
+def _unknown(names: Iterable[str]) -> dict[str, Any]:
+    """Return a rule that answers to calls as a system does that lacks them."""
+    return {"names": list(names), "action": _ERRNO, "errnoRet": errno.ENOSYS}
 
 
 def _rules_for_names() -> Iterator[dict[str, Any]]:

@@ -70,9 +70,9 @@ MODE_CALLS: Mapping[str, int] = {
 OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
 """Calls that may make a file, with the indices of their flags and their mode."""
 
-UNKNOWN_CALLS = (
-    *("openat2", "clone3", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"),
-)
+LANDLOCK_CALLS = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+
+UNKNOWN_CALLS = ("openat2", "clone3", *LANDLOCK_CALLS)
 """The calls that fail as if the system lacked them: programs do without, or use older ones. The arguments of
 the first two are behind a pointer, where no filter can read them."""
 
