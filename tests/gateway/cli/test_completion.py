@@ -132,7 +132,7 @@ def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:
     expected = {
         ("exp",): ["export"],
         ("serve", "--back"): ["--backend"],
-        ("serve", "--backend", ""): ["auto", "docker", "process", "sandbox"],
+        ("serve", "--backend", ""): ["auto", "docker", "landlock", "process", "sandbox"],
         ("serve", "--log-level", "DEB"): ["DEBUG"],
         ("files", ""): ["get", "ls", "put", "rm"],
         ("serve", "--backend=s"): ["sandbox"],
